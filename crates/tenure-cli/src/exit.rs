@@ -9,7 +9,7 @@ use crate::text;
 
 /// `-E`, as `flock` does.
 pub(crate) const CONFLICT: u8 = 1;
-/// `doctor` found something that is more than a note.
+/// `doctor` found something more severe than a note.
 pub(crate) const FINDINGS: u8 = 1;
 /// The command was used wrongly.
 pub(crate) const USAGE: u8 = 64;
@@ -67,7 +67,7 @@ impl Stop {
     }
 }
 
-/// Says why, in one line, and turns it into an exit code.
+/// Prints the reason, in one line, and returns the exit code.
 pub(crate) fn say(stop: &Stop) -> ExitCode {
     if !stop.line.is_empty() {
         warn(&stop.line);
@@ -81,7 +81,7 @@ pub(crate) fn warn(line: &str) {
     let _ = text::write(&mut io::stderr(), &text::fitted(&line));
 }
 
-/// The error and its sources, each said once, in one line.
+/// The error and its sources, each once, in one line.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut line = error.to_string();
     let mut source = error.source();
@@ -102,12 +102,11 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
         | clap::error::ErrorKind::MissingSubcommand => "a command is missing".to_owned(),
         _ => error.to_string(),
     };
-    // What the user wrote is part of the message and may have empty lines of its own.
+    // The message quotes what the user wrote, which may contain empty lines.
     let ends = ["\n\n  tip:", "\n\nUsage:", "\n\nFor more"];
     let end = ends.iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());
     let message = text[..end].strip_prefix("error: ").unwrap_or(&text[..end]);
-    // A URL that stands where none belongs may hold a password, which may hold blanks: clap ends what it quotes with `'
-    // `.
+    // A URL in a wrong place may hold a password, which may hold blanks: clap ends a quotation with `' `.
     let message = match message.split_once("://") {
         Some((before, url)) => format!("{before}://…{}", url.rfind("' ").map_or("", |end| &url[end..])),
         None => message.to_owned(),

@@ -36,7 +36,7 @@ use crate::{
 
 fn main() -> ExitCode {
     signals::block();
-    // The two inner verbs come first and stay away from everything else: they run between fork and exec of a child.
+    // The two inner verbs come first, separate from everything else: they run between fork and exec of a child.
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next().as_deref().and_then(|verb| verb.to_str()) {
         Some(child::VERB) => return child::exec(arguments),
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
     panic::set_hook(Box::new(|why| exit::warn(&why.to_string().replace('\n', " "))));
     match Cli::try_parse() {
-        // A panic has said why. It is ours, or the system's, which gives a driver no thread.
+        // A panic has printed its reason. It is a bug of Tenure, or the system starts no thread for a driver.
         Ok(cli) => panic::catch_unwind(|| main_loop(cli)).unwrap_or_else(|_| ExitCode::from(exit::INTERNAL)),
         Err(error) if error.use_stderr() => exit::say(&Stop::usage(exit::one_line(&error))),
         Err(help) => {
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Everything waits on the main thread: a child's death signal belongs to the thread that made it.
+/// Everything waits on the main thread, because a child's death signal belongs to the thread that started it.
 fn main_loop(cli: Cli) -> ExitCode {
     init_tracing(cli.global.verbose);
     let runtime = match runtime() {
@@ -86,7 +86,7 @@ fn main_loop(cli: Cli) -> ExitCode {
             Verb::Completions { shell } => view::completions(shell),
         }
     });
-    // A look-up of a name that hangs must not keep us: nothing that is left there matters any more.
+    // A name lookup that hangs must not delay the exit: nothing that is left there matters any more.
     runtime.shutdown_background();
     match done {
         Ok(code) => ExitCode::from(code),
@@ -94,9 +94,8 @@ fn main_loop(cli: Cli) -> ExitCode {
     }
 }
 
-/// Its part that listens to signals panics where it gets no descriptors. So those are asked for before, and some more:
-/// without
-/// them there is no store either.
+/// Its signal handling panics if the system provides no descriptors. So these and some more are opened before;
+/// without them no store could be reached either.
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
     let _room = [UnixStream::pair()?, UnixStream::pair()?, UnixStream::pair()?];
     tokio::runtime::Builder::new_current_thread().enable_all().build()
@@ -110,7 +109,7 @@ fn init_tracing(verbose: u8) {
         _ => tracing::Level::TRACE,
     };
     let colour = text::is_colourful(&io::stderr());
-    // What is logged may have come from the store.
+    // A logged text may come from the store.
     let fields = debug_fn(|out, field, value| match (field.name(), format!("{value:?}")) {
         ("message", value) => write!(out, "{}", shown(&value).within(4096)),
         (name, value) => write!(out, "{name}={}", shown(&value)),

@@ -1,5 +1,5 @@
-//! The man pages in `packaging/man`: made from the command line and from the pages of the book. They are committed,
-//! so that nobody who builds the command builds what makes them. Here they are compared, and written anew.
+//! The man pages in `packaging/man`, generated from the command line and the pages of the book. They are committed,
+//! so that a build of the command needs no generator. These tests compare them, and can write them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -51,7 +51,7 @@ const CLI: &str = "reference/cli.md";
 const DATA: &str = "reference/json-and-environment.md";
 const SCRIPTS: &str = "guides/scripts.md";
 
-/// What the parts of the help are called on a page.
+/// The names of the parts of the help on a page.
 const HELP: &[(&str, &str)] = &[("Exit codes:", "EXIT STATUS"), ("Parts:", "PARTS")];
 
 fn root() -> PathBuf {
@@ -108,7 +108,7 @@ fn once(page: &str) -> String {
     preamble.iter().map(ToString::to_string).chain(rest).fold(String::new(), |page, line| page + &line + "\n")
 }
 
-/// What the help has in backticks is bold.
+/// Text in backticks in the help is bold.
 fn marked(line: &str) -> String {
     let parts = line.split('`').enumerate();
     parts
@@ -150,7 +150,7 @@ fn part<'a>(manual: &'a str, heading: &str) -> &'a str {
     &text[..ends.min().unwrap_or(text.len())]
 }
 
-/// What the manual has: headings, paragraphs, lists, tables, and what is quoted.
+/// Markdown in the manual: headings, paragraphs, lists, tables and quotations.
 fn markdown(roff: &mut Roff, text: &str) {
     let (mut is_quoted, mut is_open) = (false, false);
     let lines: Vec<&str> = text.lines().collect();
@@ -187,7 +187,7 @@ fn markdown(roff: &mut Roff, text: &str) {
     }
 }
 
-/// The first cell is the word; what stands between it and the meaning goes in brackets.
+/// The first cell is the word; the cells between it and the meaning go in brackets.
 fn row(roff: &mut Roff, line: &str) {
     let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
     let (word, rest) = cells.split_first().unwrap();
@@ -199,7 +199,7 @@ fn row(roff: &mut Roff, line: &str) {
     roff.control("TP", []).text(tag).text(words(meaning));
 }
 
-/// What stands in backticks is bold; of a link its text stays.
+/// Text in backticks is bold; of a link only its text stays.
 fn words(text: &str) -> Vec<Inline> {
     let text = text.replace("**", "");
     let parts = text.split('`').enumerate().filter(|(_, part)| !part.is_empty());
@@ -217,7 +217,7 @@ fn unlinked(text: &str) -> String {
     plain + rest
 }
 
-/// A page that was not made anew says what the command no longer does.
+/// A page that was not regenerated describes an old version of the command.
 #[test]
 fn the_pages_are_those_of_the_command_line_and_the_manual() {
     let (pages, folder) = (pages(), folder());
@@ -236,7 +236,7 @@ fn the_pages_are_those_of_the_command_line_and_the_manual() {
     }
 }
 
-/// A macro that is wrong shows as text, or swallows it. Where `man` is not installed, the form alone is checked.
+/// A wrong macro shows as text, or hides it. Where `man` is not installed, only the form is checked.
 #[test]
 fn the_pages_are_right_for_man() {
     let folder = folder();
@@ -255,7 +255,7 @@ fn the_pages_are_right_for_man() {
     }
 }
 
-/// Each exit code and variable that the docs have is found by who asks `man`.
+/// Each exit code and variable in the docs is on a man page.
 #[test]
 fn what_scripts_rely_on_is_on_the_pages() {
     let pages = pages();

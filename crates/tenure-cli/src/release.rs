@@ -1,4 +1,5 @@
-//! Giving the lock back when the command has ended: how long that is worth waiting, and what is said meanwhile.
+//! Releasing the lock after the command has ended: how long to wait for the answer, and what to print during the
+//! wait.
 
 use std::{
     cell::{Cell, RefCell},
@@ -23,33 +24,35 @@ use crate::{
 
 /// The longest wait for a store that may answer: a busy server was seen to take four seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A store that has not answered for so long is said to be silent, where no progress line is drawn.
+/// After this time without an answer a line reports a silent store, where no progress line is drawn.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// Between two requests for one release.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// How a lock is given back.
+/// How to release a lock.
 pub(crate) struct Release<'a> {
     pub(crate) locks: &'a Locker,
     pub(crate) name: &'a str,
-    /// Where the store is, for people.
+    /// Where the store is, for messages.
     pub(crate) place: String,
     pub(crate) quiet: bool,
     pub(crate) ttl: Duration,
 }
 
 impl Release<'_> {
-    /// The lease was lost, or could not be renewed: if the store answers immediately, it hears of the release. Says nothing.
+    /// The lease was lost, or could not be renewed: a store that answers immediately receives the release. Prints
+    /// nothing.
     pub(crate) async fn in_passing(self, guard: Guards) {
         drop(guard);
         self.locks.flush(BRIEF_PATIENCE).await;
     }
 
-    /// Waits for the answer as long as the lease may last, which is `left`. A failure is only a warning, because the work is
-    /// done. A signal ends the wait if it is the second one that asks us to end.
+    /// Waits for the answer as long as the lease may last, which is `left`. A failure is only a warning, because
+    /// the work is done. A second signal to end ends the wait.
     ///
-    /// If the store says that a lease was gone before it was given back: which, and how, as far as the store can tell.
+    /// If the store reports that a lease was gone before its release: which one, and how it ended, if the store can
+    /// show that.
     pub(crate) async fn awaited(
         self,
         guard: Guards,
@@ -61,7 +64,7 @@ impl Release<'_> {
             self.in_passing(guard).await;
             return None;
         }
-        // By their owners: a guard that is released does not tell what its second request was answered.
+        // By their owners, because the release of a guard does not return the answer to its second request.
         let leases = guard.detach();
         let (began, is_said, patience) = (TokioHost.now(), Cell::new(false), left.min(PATIENCE));
         let notice = || {
@@ -82,22 +85,23 @@ impl Release<'_> {
             Err(_) => Some(format!("{}: the release was broken off by a signal", self.name)),
         };
         match failed {
-            // A quorum has answered. Ended now, the process would leave the other nodes held until the ttl is over.
+            // A quorum has answered. If the process ended now, the other nodes would stay locked until the ttl has
+            // passed.
             None => drop(drained(self.locks, LEAVE_PATIENCE, signals.insisted()).await),
             Some(why) if !self.quiet && !is_said.get() => exit::warn(&format!("{why}; {}", self.free())),
             Some(_) => {}
         }
-        // A lease that we do not believe in any more has ended by itself.
+        // A lease that is no longer valid has ended by itself.
         match gone.take().filter(|_| lost.is_none()) {
             Some(lease) => Some(self.how_lost(lease, &leases, signals).await),
             None => None,
         }
     }
 
-    /// Asks until the store has answered for each lease. `gone` is one that was gone before it was given back.
+    /// Asks until the store has answered for each lease. `gone` is one that was gone before its release.
     ///
     /// # Errors
-    /// What the store refused or failed with at last, if it said so.
+    /// The last refusal or failure of the store, if it returned one.
     async fn given_back<'l>(
         &self,
         leases: &'l [Detached],
@@ -136,7 +140,7 @@ impl Release<'_> {
             answered = join_all(each) => answered.into_iter().all(|answered| answered),
             () = pause(patience) => false,
         };
-        // A request that timed out says no more than that there was no answer.
+        // A timeout only means that there was no answer.
         let said = latest.take().filter(|error| error.kind() != ErrorKind::TimedOut);
         if are_answered { Ok(()) } else { Err(said) }
     }
@@ -161,7 +165,7 @@ impl Release<'_> {
         format!("{line}: {}", how_lost(view.as_ref(), lease.token().expect("BUG: its guard had a token")))
     }
 
-    /// The lock, if it is one of several.
+    /// The name of the lock, if it is one of several.
     fn name_of(&self, lease: &Detached, leases: &[Detached]) -> String {
         if leases.len() > 1 { format!("{} (of {})", lease.name(), self.name) } else { self.name.to_owned() }
     }
@@ -176,7 +180,7 @@ impl Release<'_> {
     }
 }
 
-/// How a lease with this token ended that was not given back, as far as its lock shows it.
+/// How a lease with this token ended without a release, as far as its lock shows it.
 fn how_lost(view: Option<&LockView>, token: FencingToken) -> String {
     let Some(view) = view else {
         return "it was broken, unlocked or forgotten, or expired".to_owned();
@@ -184,7 +188,7 @@ fn how_lost(view: Option<&LockView>, token: FencingToken) -> String {
     let how = match view.fence.cmp(&token) {
         Ordering::Less => "the store forgot it",
         Ordering::Equal => "it expired, or was unlocked",
-        // A break raises it, as each holder after it does; where all locks share it, those of others do as well.
+        // A break raises it, as each later holder does; where all locks share the counter, other locks do as well.
         Ordering::Greater => "it was broken, unlocked or forgotten, or expired",
     };
     let now =

@@ -1,4 +1,5 @@
-//! The signals that `tenure` handles, and those that were ignored or blocked when it started: how the command gets these back.
+//! The signals that `tenure` handles, and those that were ignored or blocked when it started, so that the command
+//! gets these back.
 
 use std::{
     ffi::{CString, OsString},
@@ -21,20 +22,20 @@ use crate::exit::Stop;
 
 type SignalStream = tokio::signal::unix::Signal;
 
-/// INT, TERM and HUP end a wait and are passed on to the command. CHLD says that a child has changed.
+/// INT, TERM and HUP end a wait and are passed on to the command. CHLD reports that a child has changed.
 ///
-/// A signal that was ignored when we started stays ignored, for us and for the command: HUP under `nohup`, INT after
-/// `&` in a script.
+/// A signal that was ignored at the start stays ignored, for `tenure` and for the command: HUP under `nohup`, INT
+/// after `&` in a script.
 pub(crate) struct Signals {
     interrupt: Option<SignalStream>,
     terminate: Option<SignalStream>,
     hangup: Option<SignalStream>,
-    /// TSTP, once there is a command that must not run while we are suspended.
+    /// TSTP, once there is a command that must not run while `tenure` is suspended.
     stop: Option<SignalStream>,
     child: SignalStream,
-    /// Somebody has asked us to end.
+    /// A signal has asked `tenure` to end.
     is_asked: bool,
-    /// And once more, while we waited.
+    /// A second signal arrived during a wait.
     is_insisted: bool,
 }
 
@@ -51,12 +52,12 @@ impl Signals {
         })
     }
 
-    /// Handles TSTP as well. Until then it suspends us like any other program.
+    /// Handles TSTP as well. Until then it suspends `tenure` like any other program.
     pub(crate) fn listen_to_stop(&mut self) {
         self.stop = listen_unless_ignored(Signal::SIGTSTP).unwrap_or(None);
     }
 
-    /// Waits for the next signal that asks us to end.
+    /// Waits for the next signal that asks `tenure` to end.
     pub(crate) async fn asked_to_end(&mut self) -> Signal {
         let signal = tokio::select! {
             _ = next(&mut self.interrupt) => Signal::SIGINT,
@@ -67,7 +68,7 @@ impl Signals {
         signal
     }
 
-    /// We were asked to end: by INT or TERM while the command ran, or by any of the three before and after.
+    /// A signal asked `tenure` to end: INT or TERM while the command ran, or any of the three before and after.
     pub(crate) fn is_asked(&self) -> bool {
         self.is_asked
     }
@@ -77,7 +78,7 @@ impl Signals {
         self.is_insisted
     }
 
-    /// Waits until we are asked to end once more: INT or TERM may have come before, while the command ran.
+    /// Waits for one more signal to end: INT or TERM may have come before, while the command ran.
     pub(crate) async fn insisted(&mut self) -> Signal {
         loop {
             let is_again = self.is_asked;
@@ -104,7 +105,8 @@ impl Signals {
     }
 }
 
-/// For a verb that handles no signal: the first one ends the process, which holds nothing that it would have to give back.
+/// For a verb that handles no signal: the first one ends the process, which holds nothing that it would have to
+/// release.
 pub(crate) async fn unhandled() -> Signal {
     std::future::pending().await
 }
@@ -125,18 +127,18 @@ async fn next(stream: &mut Option<SignalStream>) {
     }
 }
 
-/// Blocked in all our processes, so that a write is neither a stop nor a death: TTOU is for a write to a terminal in the
-/// background (`stty tostop`), XFSZ for a write to a file at its limit, which is then an error.
+/// Blocked in all processes of `tenure`, so that a write neither stops nor kills one: TTOU is for a write to a
+/// terminal in the background (`stty tostop`), XFSZ for a write to a file at its limit, which is then an error.
 const BLOCKED: [Signal; 2] = [SIGTTOU, SIGXFSZ];
 
-/// What was ignored, a bit for each signal.
+/// The signals that were ignored, one bit for each.
 static IGNORED: OnceLock<u64> = OnceLock::new();
 
 /// The mask of signals at the start.
 static MASK: OnceLock<SigSet> = OnceLock::new();
 
-/// Before `main`, because the runtime of Rust ignores PIPE before it calls that. Without `/proc` nothing is known, and
-/// no signal counts as ignored.
+/// Before `main`, because the runtime of Rust ignores PIPE before it calls that. Without `/proc` this is unknown,
+/// and no signal counts as ignored.
 #[ctor::ctor]
 fn look() {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -149,14 +151,15 @@ fn is_ignored(signal: Signal) -> bool {
     IGNORED.get().copied().unwrap_or(0) >> (signal as i32 - 1) & 1 == 1
 }
 
-/// Blocks what must not stop or kill us. Call it before there are threads, which inherit it.
+/// Blocks the signals that must not stop or kill `tenure`. Call it before there are threads, which inherit the
+/// mask.
 pub(crate) fn block() {
     if let Ok(mask) = SigSet::from_iter(BLOCKED).thread_swap_mask(SigmaskHow::SIG_BLOCK) {
         let _ = MASK.set(mask);
     }
 }
 
-/// What a process of ours between us and the command has to undo: see [`execute`].
+/// What a process between `tenure` and the command has to undo: see [`execute`].
 pub(crate) fn to_undo() -> String {
     let was_blocked = |signal| MASK.get().is_some_and(|mask| mask.contains(signal));
     let blocked = BLOCKED.into_iter().filter(|signal| !was_blocked(*signal));
@@ -164,7 +167,7 @@ pub(crate) fn to_undo() -> String {
     undone.map(Signal::as_str).collect::<Vec<_>>().join(",")
 }
 
-/// Becomes the program, with the signals as they were for the process that said what is to undo. Returns why it cannot.
+/// Becomes the program, with the signals as they were before the changes in `to_undo`. Returns why it cannot.
 pub(crate) fn execute(argv: Vec<OsString>, to_undo: &str) -> io::Error {
     let undone: SigSet = to_undo.split(',').filter_map(|name| name.parse::<Signal>().ok()).collect();
     let blocked = SigSet::from_iter(BLOCKED.into_iter().filter(|signal| undone.contains(*signal)));

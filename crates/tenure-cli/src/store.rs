@@ -9,7 +9,7 @@ use crate::{
     exit::{Stop, UNAVAILABLE, chain},
 };
 
-/// Connects to the store that was named, or to the file in the state directory.
+/// Connects to the named store, or to the file in the state directory.
 pub(crate) async fn connect(global: &Global) -> Result<Locker, Stop> {
     let url = url(global)?;
     if global.url.is_none() {
@@ -18,13 +18,14 @@ pub(crate) async fn connect(global: &Global) -> Result<Locker, Stop> {
     tenure::connect(&url).await.map_err(|error: ConfigError| Stop::usage(chain(&error)))
 }
 
-/// Where the store is, as people may see it: a URL may hold a password, and the path of a file never does.
+/// Where the store is, as messages may show it: a URL may hold a password, and the path of a file never does.
 pub(crate) fn place(global: &Global) -> String {
-    // OK to drop the error: who asks has connected.
+    // OK to drop the error: the caller has connected.
     url(global).map_or_else(|_| "the store".to_owned(), |url| place_of(&url))
 }
 
-/// The servers or the file that a URL names which was accepted: so that its login ends at the last `@` before a `/` or `?`.
+/// The servers or the file in a URL that was accepted: its login therefore ends at the last `@` before a `/` or
+/// `?`.
 fn place_of(url: &str) -> String {
     let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
     let rest = rest.split('?').next().unwrap_or_default();
@@ -68,7 +69,7 @@ fn default_url() -> Result<String, Stop> {
     }
 }
 
-/// Where the file is that nobody named.
+/// The folder of the default file.
 fn folder() -> Result<PathBuf, Stop> {
     let absolute = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
@@ -80,7 +81,7 @@ fn folder() -> Result<PathBuf, Stop> {
     Ok(state.join("tenure"))
 }
 
-/// For this user alone, unless it is there: any user that may write to it may delete what is remembered in it.
+/// Creates it for this user alone, unless it exists: any user that may write to it may delete the locks in it.
 fn make_folder() -> Result<(), Stop> {
     let folder = folder()?;
     DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(|error| {
