@@ -9,7 +9,7 @@ use crate::{death, text};
 
 /// `-E`, as `flock` does.
 pub(crate) const CONFLICT: u8 = 1;
-/// `doctor` found something that is more than a note.
+/// `doctor` found something more severe than a note.
 pub(crate) const FINDINGS: u8 = 1;
 /// The command was used wrongly.
 pub(crate) const USAGE: u8 = 64;

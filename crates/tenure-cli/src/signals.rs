@@ -1,4 +1,5 @@
-//! The signals that `tenure` handles, and those that were ignored or blocked when it started: how the command gets these back.
+//! The signals that `tenure` handles, and those that were ignored or blocked when it started, so that the command
+//! gets these back.
 
 use std::{
     ffi::{CString, OsStr, OsString},
@@ -27,8 +28,8 @@ type SignalStream = tokio::signal::unix::Signal;
 /// INT, TERM, HUP and QUIT end a wait and are passed on to the command, and so are the others that people and programs send.
 /// CHLD says that a child has changed.
 ///
-/// A signal that was ignored when we started stays ignored, for us and for the command: HUP under `nohup`, INT after
-/// `&` in a script.
+/// A signal that was ignored at the start stays ignored, for `tenure` and for the command: HUP under `nohup`, INT
+/// after `&` in a script.
 pub(crate) struct Signals {
     asking: Vec<(Signal, SignalStream)>,
     /// What means nothing to us, by its number: those of real time have no name.
@@ -71,7 +72,7 @@ impl Signals {
         self.stop = listen_unless_ignored(Signal::SIGTSTP as i32).unwrap_or(None);
     }
 
-    /// Waits for the next signal that asks us to end.
+    /// Waits for the next signal that asks `tenure` to end.
     pub(crate) async fn asked_to_end(&mut self) -> Signal {
         let signal = next(&mut self.asking).await;
         self.asked = self.asked.or(Some((signal, TokioHost.now())));
@@ -88,7 +89,7 @@ impl Signals {
         self.is_insisted
     }
 
-    /// Waits until we are asked to end once more: INT or TERM may have come before, while the command ran.
+    /// Waits for one more signal to end: INT or TERM may have come before, while the command ran.
     pub(crate) async fn insisted(&mut self) -> Signal {
         loop {
             let is_again = self.is_asked();
@@ -178,18 +179,18 @@ async fn stopped(stream: &mut Option<SignalStream>) {
     }
 }
 
-/// Blocked in all our processes, so that a write is neither a stop nor a death: TTOU is for a write to a terminal in the
-/// background (`stty tostop`), XFSZ for a write to a file at its limit, which is then an error.
+/// Blocked in all processes of `tenure`, so that a write neither stops nor kills one: TTOU is for a write to a
+/// terminal in the background (`stty tostop`), XFSZ for a write to a file at its limit, which is then an error.
 const BLOCKED: [Signal; 2] = [SIGTTOU, SIGXFSZ];
 
-/// What was ignored, a bit for each signal.
+/// The signals that were ignored, one bit for each.
 static IGNORED: OnceLock<u64> = OnceLock::new();
 
 /// The mask of signals at the start.
 static MASK: OnceLock<SigSet> = OnceLock::new();
 
-/// Before `main`, because the runtime of Rust ignores PIPE before it calls that. Without `/proc` nothing is known, and
-/// no signal counts as ignored.
+/// Before `main`, because the runtime of Rust ignores PIPE before it calls that. Without `/proc` this is unknown,
+/// and no signal counts as ignored.
 #[ctor::ctor]
 fn look() {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -202,14 +203,15 @@ fn is_ignored(signal: i32) -> bool {
     IGNORED.get().copied().unwrap_or(0) >> (signal - 1) & 1 == 1
 }
 
-/// Blocks what must not stop or kill us. Call it before there are threads, which inherit it.
+/// Blocks the signals that must not stop or kill `tenure`. Call it before there are threads, which inherit the
+/// mask.
 pub(crate) fn block() {
     if let Ok(mask) = SigSet::from_iter(BLOCKED).thread_swap_mask(SigmaskHow::SIG_BLOCK) {
         let _ = MASK.set(mask);
     }
 }
 
-/// What a process of ours between us and the command has to undo: see [`execute`].
+/// What a process between `tenure` and the command has to undo: see [`execute`].
 pub(crate) fn to_undo() -> String {
     let was_blocked = |signal| MASK.get().is_some_and(|mask| mask.contains(signal));
     let blocked = BLOCKED.into_iter().filter(|signal| !was_blocked(*signal));

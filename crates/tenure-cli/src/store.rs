@@ -43,7 +43,7 @@ pub(crate) async fn look(global: &Global) -> Result<Locker, Stop> {
     tenure::connect(&named.url).await.map_err(|error: ConfigError| Stop::usage(chain(&error)))
 }
 
-/// Where the store is, as people may see it: a URL may hold a password, and the path of a file never does.
+/// Where the store is, as messages may show it: a URL may hold a password, and the path of a file never does.
 pub(crate) fn place(global: &Global) -> String {
     // OK to drop the error: who asks has connected.
     chosen(global).map_or_else(|_| "the store".to_owned(), |named| place_of(&named.url))
@@ -112,7 +112,8 @@ pub(crate) fn tell_where(global: &Global, found_nothing: bool) {
     }
 }
 
-/// The servers or the file that a URL names which was accepted: so that its login ends at the last `@` before a `/` or `?`.
+/// The servers or the file in a URL that was accepted: its login therefore ends at the last `@` before a `/` or
+/// `?`.
 fn place_of(url: &str) -> String {
     let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
     let rest = rest.split('?').next().unwrap_or_default();

@@ -63,6 +63,7 @@ pub trait Backend: Send + Sync + 'static {
     /// 6. A claim that finds an expired holder grants the lock to the next waiters (hand-off).
     /// 7. [`WaitMode::Wake`](crate::WaitMode::Wake) is for [nodes of a quorum](QuorumNode); others may refuse it as
     ///    [`Unsupported`](ErrorKind::Unsupported).
+    // L2, L6, H1.2, H1.3, H1.5.
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError>;
 
     /// Extends leases by their ttl from now; one answer per grant, in order.
@@ -71,6 +72,7 @@ pub trait Backend: Send + Sync + 'static {
     /// 1. It never shortens and never re-creates a lease. For an owner that does not hold, the answer is
     ///    [`Gone`](Renewal::Gone), and stays so.
     /// 2. It changes nothing of another owner.
+    // L4, L5.
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>>;
 
     /// Releases the lock, or leaves the queue, and grants to the next waiters (hand-off).
@@ -81,6 +83,7 @@ pub trait Backend: Send + Sync + 'static {
     ///    first waiter behind them is notified too.
     /// 3. The caller does not claim the same lock under the same owner again. On a store with several servers, a
     ///    release still on its way to one of them would free a later grant there.
+    // L4, H3.4.
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError>;
 
     /// Sends a hint. To a holder: a client waits, so a holder that keeps an idle lease should release it. To
@@ -103,6 +106,7 @@ pub trait Backend: Send + Sync + 'static {
     ///    passed by the store's clock; no later query returns it.
     /// 4. It grants, renews and ends no lease, and nothing of it stays in the store indefinitely.
     /// 5. A store that does not [promise](Promises::memo) it refuses as [`Unsupported`](ErrorKind::Unsupported).
+    // L4.
     async fn note(
         &self,
         name: &LockName,
@@ -156,6 +160,7 @@ pub trait Backend: Send + Sync + 'static {
     /// 2. A repeated call with the same settings continues and does not begin anew; `wait` is zero when all is
     ///    done.
     /// 3. A store without such a record refuses as [`Unsupported`](ErrorKind::Unsupported).
+    // L1.
     async fn adopt(&self) -> Result<Adoption, BackendError> {
         let message = "this store keeps no record of settings";
         Err(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message)
@@ -167,6 +172,7 @@ pub trait Backend: Send + Sync + 'static {
 #[async_trait]
 pub trait QuorumNode: Backend {
     /// An identity of this server that lasts as long as it runs. Two nodes with the same identity are one server.
+    // H3.5.
     async fn identity(&self) -> Result<String, BackendError>;
 
     /// Another handle of the same node, as [`Backend::handle`] makes one, but without a request: the node may be down.
@@ -180,6 +186,7 @@ pub trait QuorumNode: Backend {
     /// 1. Only while this owner holds the lock on this node; otherwise the answer is [`Raised::Gone`] and nothing
     ///    changes.
     /// 2. Every later grant's token is larger than `to`.
+    // H3.3.
     async fn raise(&self, name: &LockName, owner: OwnerId, to: FencingToken) -> Result<Raised, BackendError>;
 }
 

@@ -8,6 +8,7 @@ use std::{ops::Add, time::Duration};
 /// So a laptop that slept, or a virtual machine that was resumed from a snapshot, cannot treat an old lease as
 /// held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+// H2.1, hazard 26.
 pub struct Moment {
     /// Since an arbitrary start, counting suspend; never steps.
     pub boot: Duration,

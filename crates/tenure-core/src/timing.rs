@@ -42,6 +42,7 @@ impl Timing {
     }
 
     /// Allowance for clocks that run at different *rates*: ttl/100 + 2 ms.
+    // Assumption A1.
     pub fn drift(self) -> Duration {
         self.ttl / 100 + Duration::from_millis(2)
     }

@@ -49,7 +49,7 @@ pub(crate) struct Engine {
 pub(crate) enum HoldEnd {
     /// The lease goes on, for another holder of this process.
     PassedOn,
-    /// Belief in the lease ended at this moment; it must be released.
+    /// The validity of the lease ended at this moment; it must be released.
     ToRelease(Moment),
 }
 
@@ -135,7 +135,7 @@ impl Engine {
         self.keeper.start((&self.backend, &self.telemetry), &self.host, (self.process, &self.waiters))
     }
 
-    /// Renews the lease of a new holder in the background for as long as it is believed.
+    /// Renews the lease of a new holder in the background for as long as it is valid.
     pub(crate) fn keep(&self, now: Moment, cell: Arc<HoldCell>) {
         cell.begin(now);
         self.keeper.roster.add(now, cell);
@@ -166,8 +166,8 @@ impl Engine {
         self.keeper.roster.remove(cell)
     }
 
-    /// Ends a hold. Either the lease is passed on to a waiter of this process, and nothing is left to do; or belief
-    /// in it ends, at the returned moment. Returns the loss if that came before.
+    /// Ends a hold. Either the lease is passed on to a waiter of this process, and nothing is left to do; or its
+    /// validity ends, at the returned moment. Returns the loss if that came before.
     pub(crate) fn end(&self, cell: &HoldCell) -> Result<HoldEnd, Lost> {
         // The watchdog stops first: a renewal must not follow the release, and `Gone` is not a loss from now on.
         self.forget(cell);

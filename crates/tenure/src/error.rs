@@ -128,7 +128,7 @@ impl ConfigError {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Other owners held the lock, or waited for it, for the whole wait.
+    /// Other owners held the lock, or waited for it, during the whole wait.
     #[error("not acquired within {waited:.1?}{}", HeldBy(.holder))]
     TimedOut {
         /// How long the caller waited.

@@ -243,7 +243,7 @@ async fn leave(engine: &Engine, cell: &HoldCell, memo: &Memo) -> Result<(), Memo
     if let Memos::None(why) = promises.memo {
         return Err(ConfigError::NoMemos { backend: promises.backend, why }.into());
     }
-    // By the clock that does not step: this limits a wait, not a belief.
+    // By the clock that does not step: this limits a wait, not validity.
     let began = engine.host.now();
     let mut pauses: Option<Backoff> = None;
     loop {

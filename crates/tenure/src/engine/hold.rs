@@ -167,7 +167,7 @@ impl HoldCell {
         self.is_ours() && self.hold().is_at_risk()
     }
 
-    /// Ends belief on purpose, and notifies the clones of the lease; returns the loss, if it came before.
+    /// Ends validity on purpose, and notifies the clones of the lease; returns the loss, if it came before.
     pub(crate) fn release(&self, now: Moment) -> Result<(), Lost> {
         let released = self.hold().release(now);
         self.news.notify_waiters();
@@ -195,7 +195,7 @@ impl HoldCell {
         Some(Self { grant, timing, hold, due, news, host, pid, is_owner_exposed, failure, record })
     }
 
-    /// Not believed longer than until then, however often it is renewed.
+    /// Not valid beyond then, however often it is renewed.
     pub(crate) fn cap(&self, cap: Moment) {
         self.hold().cap_at(cap);
         self.news.notify_waiters();
@@ -213,12 +213,12 @@ impl HoldCell {
         self.hold().may_be_taken(now)
     }
 
-    /// Ends belief if it is kept idle; true if it must be released then.
+    /// Ends validity if it is kept idle; true if it must be released then.
     pub(crate) fn end_idle(&self, now: Moment) -> bool {
         self.hold().end_idle(now)
     }
 
-    /// Ends belief if no holder has taken it in time; true if it must be released then.
+    /// Ends validity if no holder has taken it in time; true if it must be released then.
     pub(crate) fn abandon(&self, now: Moment) -> bool {
         self.hold().abandon(now)
     }

@@ -234,7 +234,7 @@ impl LocalWaiter<'_> {
             let admission = self.lock().look(self.number, now);
             let until = match admission {
                 Ok(Admission::Lease(cell)) if cell.take(now).is_err() => {
-                    // It came too late to be believed: the store may still count this process as a holder until the
+                    // It came too late to be valid: the store may still count this process as a holder until the
                     // ttl ends.
                     (self.release)(&cell);
                     continue;

@@ -181,8 +181,8 @@ pub enum FileError {
     /// A later holder has shown its token. Nothing was written; do not try again with the same token.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// The mark is not a number. Nothing was written: without the mark, former and present holders cannot be told
-    /// apart.
+    /// The mark is not a number. Nothing was written: without the mark, it is unknown which holder is the present
+    /// one.
     #[error(
         "{}: holds no token; write the largest token that was ever used here into it, followed by a line end",
         path.display()

@@ -8,7 +8,7 @@ use tenure_core::{
 
 use crate::machine::backoff::Backoff;
 
-/// Grants in a row that came too late to be believed. After these, waiting longer is pointless (hazard 41).
+/// Grants in a row that came too late to be valid. After these, waiting longer is pointless (hazard 41).
 const TOO_LATE_MAX: u32 = 3;
 
 /// What the engine must do next.

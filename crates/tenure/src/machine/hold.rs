@@ -1,4 +1,4 @@
-//! `Hold`: the life of a grant, while it is believed, until it is released or lost.
+//! `Hold`: the life of a grant, from belief in it until it is released or lost.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Begins with a grant that is believed `until`, counted from when its request was sent.
+    /// Begins with a grant that is valid `until`, counted from when its request was sent.
     pub(crate) fn new(
         until: Moment,
         ttl: Duration,
@@ -101,7 +101,7 @@ impl Hold {
         hold
     }
 
-    /// From now on it is not believed longer than until `cap`; it has no cap yet.
+    /// From now on it is not valid beyond `cap`; it has no cap yet.
     pub(crate) fn cap_at(&mut self, cap: Moment) {
         (self.cap, self.until) = (Some(cap), self.until.earlier(cap));
     }
@@ -130,7 +130,7 @@ impl Hold {
         HoldAction::Wait { until: until.earlier(self.until) }
     }
 
-    /// As [`poll`](Self::poll), while others are renewed: a renewal that is due soon travels with theirs.
+    /// As [`poll`](Self::poll), while others are renewed: a renewal that is due soon joins their request.
     pub(crate) fn poll_beside(&mut self, now: Moment) -> HoldAction {
         match self.poll(now) {
             HoldAction::Wait { .. } if self.is_nearly_due(now) => HoldAction::Renew,
@@ -198,7 +198,7 @@ impl Hold {
         }
     }
 
-    /// The holder releases it: from now on nothing is a loss, nothing is renewed and nothing is believed.
+    /// The holder releases it: from now on nothing is a loss, nothing is renewed and nothing is valid.
     ///
     /// Returns the loss if it was lost before.
     pub(crate) fn release(&mut self, now: Moment) -> Result<(), Lost> {
@@ -213,7 +213,7 @@ impl Hold {
     }
 
     /// Passes the lease on to the next holder in this process, with this token: from now on it is released here,
-    /// and believed there until the same end.
+    /// and valid there until the same end.
     ///
     /// It must be [taken](Self::take) within the claim ttl, like a lock that the store hands off.
     ///
@@ -271,7 +271,7 @@ impl Hold {
         self.take_by.is_some_and(|take_by| take_by.is_over(now))
     }
 
-    /// Whether it may be believed at `now`, by the clock itself.
+    /// Whether it is valid at `now`, by the clock itself.
     pub(crate) fn check(&mut self, now: Moment) -> Result<(), Lost> {
         self.look(now);
         match self.state {
@@ -280,7 +280,7 @@ impl Hold {
         }
     }
 
-    /// How long it may still be believed.
+    /// How long it stays valid.
     pub(crate) fn remaining(&self, now: Moment) -> Duration {
         match self.state {
             HoldState::Lost(_) | HoldState::Released(_) => Duration::ZERO,
