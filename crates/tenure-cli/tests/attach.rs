@@ -49,7 +49,7 @@ fn an_answer_that_cannot_be_printed_ends_no_lease_of_a_chosen_owner(stage: &Stag
         let mut command = stage.program("sh");
         command.args(["-c", &line, env!("CARGO_BIN_EXE_tenure")]);
         let ended = stage.run_command(command);
-        let line = "job: the token could not be printed: ";
+        let line = "job: cannot print the token: ";
         assert!(
             ended.err.contains(line) && ended.err.contains("; the owner that was named holds the lock"),
             "{ended:?}"

@@ -30,7 +30,7 @@ fn the_command_of_a_broken_lock_gets_term_and_the_next_token_is_larger(stage: &S
     let broken = stage.run(&["break", "job"]);
     broken.silent(0);
     assert!(broken.out.contains("job was taken from") && broken.out.contains(" sh since "), "{broken:?}");
-    holder.ended().complained(79, "broken");
+    holder.ended().complained(79, "tenure break or unlock ended it");
     let termed = Duration::from_nanos(stage.number("termed"));
     assert_within(SECOND, termed - before, "TERM after the break");
     let next = stage.run(&["run", "-n", "job", "--", "printenv", "TENURE_TOKEN"]);
@@ -54,7 +54,7 @@ fn a_command_that_ignores_term_is_killed_after_its_grace_with_its_group(stage: &
     eventually("the group is dead", PATIENCE, || (!is_alive(leader) && !is_alive(child)).then_some(()));
     assert!(broken.elapsed() >= grace, "killed after {:?}: before the grace was over", broken.elapsed());
     assert_within(grace + SECOND, broken.elapsed(), "killing the group");
-    holder.ended().complained(79, "broken");
+    holder.ended().complained(79, "tenure break or unlock ended it");
 }
 
 /// L4, L5.
@@ -91,7 +91,7 @@ fn whoever_waits_for_a_broken_lock_gets_it_at_once(stage: &Stage) {
     assert_within(2 * stage::START, broken.elapsed(), "the hand-off by a break");
     ended.silent(0);
     assert!(ended.out.trim().parse::<u64>().unwrap() > old);
-    holder.ended().complained(79, "broken");
+    holder.ended().complained(79, "tenure break or unlock ended it");
 }
 
 /// `break` of a free lock is 0; it raises the fence all the same.
@@ -114,7 +114,7 @@ fn all_holders_of_slots_are_robbed(stage: &Stage) {
     stage.beats("two");
     assert_eq!(stage.run(&["break", "gpu"]).out.lines().count(), 2);
     for holder in holders {
-        holder.ended().complained(79, "broken");
+        holder.ended().complained(79, "tenure break or unlock ended it");
     }
     assert_eq!(stage.show("gpu")["holders"].as_array().unwrap().len(), 0);
 }
@@ -130,7 +130,7 @@ fn the_dead_of_a_group_are_buried_by_the_command() {
     stage.beats("leader");
     let broken = Instant::now();
     stage.run(&["break", "job"]).silent(0);
-    holder.ended().complained(79, "broken");
+    holder.ended().complained(79, "tenure break or unlock ended it");
     assert_within(SECOND, broken.elapsed(), "the end of a group that died at once");
     let child: i32 = stage.number("pid.child");
     assert!(!std::fs::exists(format!("/proc/{child}")).unwrap(), "it was left for us to bury");

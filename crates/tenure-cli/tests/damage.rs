@@ -244,7 +244,7 @@ fn a_home_that_may_not_be_written_is_refused() {
     let nobody = Nobody::new();
     fs::create_dir(nobody.stage.path(".local")).unwrap();
     allow(&nobody.stage.path(".local"), 0o555);
-    nobody.run(None, VERBS[0]).complained(69, "cannot create the database file");
+    nobody.run(None, VERBS[0]).complained(69, "cannot create the state directory");
     allow(&nobody.stage.path(".local"), 0o755);
     assert!(snapshot(&nobody.stage.path(".local")).is_empty());
 }

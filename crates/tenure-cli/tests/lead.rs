@@ -156,7 +156,7 @@ fn with_a_flapping_server_it_goes_on() {
     }
     next_term(&stage, 4);
     assert_eq!(
-        (terms(&stage).len(), one.said().matches("campaigning again").count()),
+        (terms(&stage).len(), one.said().matches("Campaigning again").count()),
         (5, 4),
         "{}",
         one.said()

@@ -192,7 +192,7 @@ fn a_watcher_that_cannot_be_started_is_missed_aloud() {
     let says = |part: &str| {
         eventually(&format!("it says {part}"), PATIENCE, || holder.said().contains(part).then_some(()));
     };
-    says("cannot be started again: ");
+    says("another one cannot be started yet: ");
     assert!(watchers(&holder).is_empty());
     open_files(&holder, 1024);
     says("was killed: another one was started");

@@ -27,7 +27,7 @@ fn without_a_thread_that_renews_nothing_is_run() {
         &["run", "--slots", "2", "job", "--", "touch", "ran"],
         &["lock", "job", "--ttl", "60s"],
     ] {
-        stage.threadless(arguments).complained(70, "the thread that renews leases cannot be started: ");
+        stage.threadless(arguments).complained(70, "cannot start the thread that renews leases");
     }
     assert!(!stage.path("ran").exists());
     assert!(stage.run(&["show", "job"]).out.starts_with("job is free"));

@@ -120,7 +120,10 @@ fn people_see_who_holds_and_who_waits() {
     let held = format!("  held (exclusive) by {} pid {} sh since ", host(&stage), holder.pid());
     let waits = format!(": {} pid {} true", host(&stage), waiter.pid());
     let lines: Vec<&str> = shown.lines().collect();
-    assert!(lines[0] == "job" && lines[1].starts_with(&held) && lines[1].contains(" s left"), "{shown}");
+    assert!(
+        lines[0] == "job" && lines[1].starts_with(&held) && lines[1].contains(", expires in "),
+        "{shown}"
+    );
     assert!(lines[2].starts_with("  1. waits (exclusive) for ") && lines[2].ends_with(&waits), "{shown}");
     assert!(lines[3].starts_with("  fence ") && lines.len() == 4, "{shown}");
     let listed = stage.run(&["ls"]).out;
