@@ -108,15 +108,9 @@ pub(crate) struct Cli {
 
 #[derive(Args, Debug)]
 pub(crate) struct Global {
-    /// The store of locks, such as sqlite:/var/lib/app/locks.db [default: a file in the state directory]
-    #[arg(
-        long,
-        global = true,
-        help_heading = "Global",
-        env = "TENURE_URL",
-        hide_env_values = true,
-        value_name = "URL"
-    )]
+    /// The store of locks, such as sqlite:/var/lib/app/locks.db [default: TENURE_URL, a file of settings, or a file of
+    /// this account]
+    #[arg(long, global = true, help_heading = "Global", value_name = "URL")]
     pub(crate) url: Option<String>,
     /// Print errors only
     #[arg(short, long, global = true, help_heading = "Global")]

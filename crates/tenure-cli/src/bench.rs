@@ -1,4 +1,4 @@
-//! `bench`: how fast a store is, and how fair, measured as a program would use it.
+//! `bench`: the speed and the fairness of a store, measured as a program would use it.
 
 mod tally;
 
@@ -64,7 +64,7 @@ fn connecting(trouble: &StoreTrouble) -> String {
     format!("{CONNECTING}: {}", trouble.why)
 }
 
-/// Which part runs, since when.
+/// The part that runs, and since when.
 struct Stand {
     parts: usize,
     lasts: Duration,
@@ -80,12 +80,12 @@ impl Stand {
         self.running.set(Some((number, part, TokioHost.now())));
     }
 
-    /// Why connecting takes so long.
+    /// Why connecting takes long.
     fn trouble(&self, course: &Course) -> Option<StoreTrouble> {
         course.trouble().filter(|_| self.running.get().is_none())
     }
 
-    /// How far the whole is, and what runs.
+    /// The progress of the whole, and the part that runs.
     fn look(&self, course: &Course) -> (f64, String) {
         let Some((number, part, began)) = self.running.get() else {
             let line =
@@ -101,19 +101,19 @@ impl Stand {
 /// The tasks of the part that runs. They stop when it is dropped.
 type BenchTasks = JoinSet<Result<TaskCounts, Stop>>;
 
-/// Connections, and names that nobody else can know.
+/// Connections, and names that no other client can know.
 struct Course {
     lockers: Vec<Locker>,
     prefix: String,
     ttl: Duration,
     lasts: Duration,
     waiting: Progress,
-    /// Where the store is, for people.
+    /// Where the store is, for messages.
     place: String,
 }
 
 impl Course {
-    /// One connection for each waiter. Nothing is taken yet.
+    /// One connection for each waiter. Acquires nothing yet.
     async fn new(global: &Global, args: &Bench) -> Result<Self, Stop> {
         let mut lockers = Vec::new();
         for _ in 0..args.waiters {
@@ -140,7 +140,7 @@ impl Course {
         self.lockers[locker].mutex(self.name(name)).ttl(self.ttl).patience(PATIENCE)
     }
 
-    /// Uses every connection once, so that none is measured while it is made.
+    /// Uses every connection once, so that no part measures the opening of a connection.
     async fn warm_up(&self) -> Result<(), Stop> {
         for number in 0..self.lockers.len() {
             take(&self.lock(number, number).progress(&self.waiting)).await?;
@@ -148,7 +148,7 @@ impl Course {
         Ok(())
     }
 
-    /// Why connecting takes so long: a server that has restarted may let nobody in for a while.
+    /// Why connecting takes long: a server that has restarted may grant nothing for a while.
     fn trouble(&self) -> Option<StoreTrouble> {
         let end = format!("; giving up after {}", text::seconds(PATIENCE));
         Some(StoreTrouble::of(&self.waiting, &self.lockers[0], &self.place)?.until(&end))
@@ -173,7 +173,7 @@ impl Course {
         Ok(BenchResult::new(part, began, &tallies))
     }
 
-    /// Waits until everything that was stopped half way has been given back, but not for long. A signal ends it.
+    /// Waits until everything that was stopped half way has been released, but not for long. A signal ends it.
     async fn clear(&self, signals: &mut Signals) {
         let began = TokioHost.now();
         for locker in &self.lockers {
@@ -215,7 +215,7 @@ async fn cycle(lock: Lock, over: Instant) -> Result<TaskCounts, Stop> {
     }
 }
 
-/// Counts how long it waits for its turns.
+/// Measures how long it waits for its turns.
 async fn share(lock: Lock, hold: Duration, over: Instant) -> Result<TaskCounts, Stop> {
     let mut tally = TaskCounts::new(over);
     loop {
@@ -223,7 +223,8 @@ async fn share(lock: Lock, hold: Duration, over: Instant) -> Result<TaskCounts, 
         let guard = lock.acquire().await.map_err(|error| not_acquired(&error))?;
         tally.add(asked, now());
         if hold.is_zero() {
-            // Otherwise a store that answers without waiting would release it before another task could ask for it.
+            // Otherwise a store that answers without waiting would release the lock before another task could ask
+            // for it.
             yield_now().await;
         } else {
             waiting::pause(hold).await;
@@ -241,7 +242,7 @@ async fn take(lock: &Lock) -> Result<(), Stop> {
     guard.release().await.map_err(|error| not_released(&error))
 }
 
-/// Lets the others run as well: some stores answer without ever waiting.
+/// Lets the other tasks run as well, because some stores answer without ever waiting.
 async fn is_over(over: Instant) -> bool {
     yield_now().await;
     now() >= over
@@ -258,14 +259,14 @@ fn not_released(error: &ReleaseError) -> Stop {
     }
 }
 
-/// What is measured.
+/// The parts of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BenchPart {
-    /// A look at a free lock.
+    /// A read of a free lock.
     RoundTrip,
-    /// So many tasks of one connection, each with a lock of its own, acquire and release.
+    /// This many tasks of one connection, each with its own lock, acquire and release.
     Cycle(usize),
-    /// So many waiters, each with a connection of its own, pass one lock on immediately.
+    /// This many waiters, each with its own connection, pass one lock on immediately.
     Change(usize),
     /// The same, but each holds it for a moment.
     Hold(usize),
@@ -343,12 +344,12 @@ struct Fairness {
     jain: f64,
     /// The number of waiters without a turn while another one had two.
     starved: usize,
-    /// The turns were too few to judge by.
+    /// There were too few turns to judge by.
     is_hasty: bool,
 }
 
 impl BenchResult {
-    /// What the tasks did since `began`.
+    /// The results of the tasks since `began`.
     fn new(part: BenchPart, began: Instant, tallies: &[TaskCounts]) -> Self {
         let mut all = TaskCounts::new(began);
         for tally in tallies {
@@ -410,11 +411,11 @@ fn part(answer: &BenchResult) -> PartJson {
     }
 }
 
-/// All that was measured.
+/// All measurements.
 #[derive(Serialize)]
 struct ReportJson {
     backend: &'static str,
-    /// Of each part.
+    /// The duration of each part.
     duration_ms: u128,
     parts: Vec<PartJson>,
 }
@@ -424,7 +425,7 @@ struct PartJson {
     part: &'static str,
     tasks: usize,
     per_second: f64,
-    /// What `p50_us`, `p99_us` and `worst_us` are the times of: `request`, `cycle` or `wait`.
+    /// The meaning of `p50_us`, `p99_us` and `worst_us`: `request`, `cycle` or `wait`.
     timed: &'static str,
     p50_us: f64,
     p99_us: f64,
@@ -439,7 +440,7 @@ fn micros(d: Duration) -> f64 {
     rounded(d.as_secs_f64() * 1e6)
 }
 
-/// To three digits behind the point.
+/// To three decimal places.
 fn rounded(number: f64) -> f64 {
     (number * 1e3).round() / 1e3
 }
@@ -483,7 +484,7 @@ fn notes(answer: &BenchResult) -> String {
 
 const CONNECTING: &str = "connecting";
 
-/// How long the store may fail without interruption before the bench gives up.
+/// How long the store may fail without interruption before the bench stops.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a waiter of [`BenchPart::Hold`] holds; the timer may make it twice as long.

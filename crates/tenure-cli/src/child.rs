@@ -1,5 +1,6 @@
-//! The command under the lock: started in a process group of its own, watched, and stopped with all that it started; and the
-//! step between fork and the command, which asks to die with its parent, takes the foreground, then executes the command.
+//! The command under the lock: started in its own process group, watched, and stopped with all its descendants.
+//! Also the step between fork and the command: it requests the parent-death signal, takes the foreground, then
+//! executes the command.
 
 use std::{
     collections::BTreeMap,
@@ -33,6 +34,7 @@ use tenure::{
 };
 
 use crate::{
+    death,
     exit::{self, Stop},
     nested,
     processes::{self, Family, Scope, raw},
@@ -41,7 +43,7 @@ use crate::{
     watcher::{Deadline, Watched, Watcher},
 };
 
-/// What a command runs under.
+/// The environment of a command.
 pub(crate) struct Under<'a> {
     pub(crate) guards: &'a Guards,
     /// The lock that was named first.
@@ -53,13 +55,17 @@ pub(crate) struct Child {
     family: Family,
     /// The terminal, while the command has its foreground.
     terminal: Option<Terminal>,
-    /// We were asked to suspend (TSTP), and have passed that on to the command.
+    /// `tenure` received TSTP, and has passed it on to the command.
     stopping: bool,
+    /// We were suspended with it, and have passed on that we go on.
+    was_suspended: bool,
     /// It was sent HUP, because it waits for a terminal that it can never get.
     hung_up: bool,
     watcher: Watcher,
     /// The exit code, once it has ended.
     code: Option<u8>,
+    /// One of its processes may not be killed, and that was said.
+    is_out_of_reach: bool,
 }
 
 /// A change of the command.
@@ -74,14 +80,15 @@ pub(crate) enum ChildChange {
 impl Child {
     /// Starts `argv`. Call on the main thread: the death signal comes when the starting *thread* ends.
     ///
-    /// The watcher process starts first. The command waits at a pipe until the watcher knows its pid, so that it can
-    /// never outlive us.
+    /// The watcher process starts first. The command waits at a pipe until the watcher knows its pid, so that the
+    /// command can never outlive both `tenure` and the watcher.
     pub(crate) fn start(argv: &[OsString], under: &Under<'_>, deadline: Deadline) -> io::Result<Self> {
-        // In a pipeline somebody else may want the keyboard, as a pager does: then the command gets it when it reads.
+        // In a pipeline another process may need the keyboard, as a pager does: then the command gets it when it
+        // reads.
         let terminal = Terminal::in_foreground().filter(|_| io::stdout().is_terminal());
         let scope = Scope::new()?;
         let mut watcher = Watcher::start(scope.before.clone())?;
-        // No pipe, because what is inherited by its number can be read without `unsafe` from a socket only.
+        // Not a pipe: without `unsafe`, only a socket can be read by its inherited number.
         let (gate, mut open) = UnixStream::pair()?;
         fcntl(&gate, FcntlArg::F_SETFD(FdFlag::empty()))?;
         let command = spawn(argv, under, &gate, Terminal::keyboard(terminal.as_ref()))?;
@@ -94,25 +101,27 @@ impl Child {
         };
         if let Err(error) = watcher.watch(watched, deadline) {
             drop(open);
-            // It finds the gate gone and ends.
+            // It finds the gate closed and ends.
             let _ = waitpid(raw(command), WaitOptions::empty());
             return Err(error);
         }
-        // Who was killed at the gate is found dead when we look.
+        // If it was killed at the gate, the next check finds it dead.
         let _ = open.write_all(b".");
         let family = Family { command, tenure, watcher: watcher.pid(), scope, owner };
-        let (stopping, hung_up, code) = (false, false, None);
-        Ok(Self { family, terminal, stopping, hung_up, watcher, code })
+        let (stopping, was_suspended, hung_up) = (false, false, false);
+        let (code, is_out_of_reach) = (None, false);
+        Ok(Self { family, terminal, stopping, was_suspended, hung_up, watcher, code, is_out_of_reach })
     }
 
-    /// What has changed since the last look.
+    /// What has changed since the last check.
     pub(crate) fn look(&mut self) -> ChildChange {
         let mut change = ChildChange::None;
-        // All of our children, orphans too, so that no zombies stay; not for as long as a command may go on to leave some.
+        // All children of `tenure`, including orphans, so that no zombies stay. The number is limited, because a
+        // command may keep leaving new ones.
         for _ in 0..MOST {
             match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) if pid.as_raw_pid() == self.family.command.as_raw() => {
-                    self.code = self.code.or_else(|| code(status));
+                    self.code = self.code.or_else(|| self.ended(status));
                     let why = status.stopping_signal().filter(|why| self.is_job_control(*why));
                     change = why.map_or(change, ChildChange::Suspended);
                 }
@@ -122,7 +131,7 @@ impl Child {
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => break,
-                // No child is left. No other process reaps the command; were it so, it has ended all the same.
+                // No child is left. Even if another process has reaped the command, it has ended.
                 Err(_) => {
                     self.code = self.code.or(Some(exit::INTERNAL));
                     break;
@@ -132,27 +141,47 @@ impl Child {
         self.code.map_or(change, ChildChange::Ended)
     }
 
+    /// The exit code of the command, or 128 plus the number of the signal that ended it, which may have no name.
+    fn ended(&self, status: WaitStatus) -> Option<u8> {
+        let signal = status.terminating_signal();
+        let code = status.exit_status().or_else(|| Some(i32::from(exit::SIGNAL) + signal?))?;
+        // A program that handles Ctrl-C may end with the code of a death by it.
+        let is_key = signal.is_some() || self.terminal.is_some();
+        let key = Signal::try_from(code - i32::from(exit::SIGNAL)).ok().filter(|_| is_key);
+        key.inspect(|key| death::ended_by(*key, self.terminal.is_some()));
+        Some(u8::try_from(code & 0xff).expect("BUG: masked to a byte"))
+    }
+
     /// Or another process suspended the command and will continue it: then we continue as well.
     fn is_job_control(&self, why: i32) -> bool {
         self.terminal.is_some() || self.stopping || is_for_a_terminal(why)
     }
 
-    /// Tells the watcher process the next deadline. True once it has begun to end the command.
+    /// Sends the next deadline to the watcher process. True once it has begun to end the command.
     pub(crate) fn mind(&mut self, deadline: Deadline) -> bool {
         let was_ended = self.watcher.until(deadline);
         self.family.watcher = self.watcher.pid();
         was_ended
     }
 
-    pub(crate) fn signal(&mut self, signal: Signal) {
-        self.stopping |= signal == Signal::SIGTSTP;
-        self.family.forward(signal);
+    /// Passes a signal on.
+    pub(crate) fn signal(&mut self, signal: i32) {
+        self.stopping |= signal == Signal::SIGTSTP as i32;
+        // The command has that one already, which ended our own suspension.
+        if signal == Signal::SIGCONT as i32 && std::mem::take(&mut self.was_suspended) {
+            return;
+        }
+        match (self.code, Signal::try_from(signal)) {
+            // All that is left is what it left, in its group and elsewhere.
+            (Some(_), Ok(signal)) => drop(self.family.signal(signal)),
+            _ => self.family.forward(signal),
+        }
     }
 
-    /// The command is suspended: suspend ourselves as well, so that the shell gets its terminal. No renewal happens
-    /// meanwhile, and when we are continued the command is, unless the lease is lost.
+    /// The command is suspended: suspends `tenure` as well, so that the shell gets its terminal. No renewal happens
+    /// during that time. When `tenure` continues, so does the command, unless the lease is lost.
     pub(crate) fn suspend_with(&mut self, why: i32, leases: &Leases) {
-        // All of it: whoever did not stop would run on, unrenewed (L1).
+        // All of it: a process that did not stop would run on without renewals (L1).
         self.family.signal(Signal::SIGSTOP);
         let was_asked = std::mem::take(&mut self.stopping);
         if processes::are_orphaned() {
@@ -163,7 +192,7 @@ impl Child {
             self.suspend_us(was_asked);
         }
         if leases.check().is_err() {
-            // Not a moment more, not even to handle a signal: another may run by now.
+            // Immediately, without handling a signal first: another holder may run by now.
             self.family.signal(Signal::SIGKILL);
             return;
         }
@@ -175,22 +204,25 @@ impl Child {
     }
 
     fn suspend_us(&mut self, was_asked: bool) {
-        // Stops as TSTP does, which we listen to.
+        // Stops as TSTP does, which `tenure` handles.
         let stop = Signal::SIGTTIN;
+        self.was_suspended = true;
         if was_asked {
             let _ = tenure::command::suspend(|| raise(stop));
         } else if let Some(terminal) = self.terminal.take() {
             terminal.take_back(false);
-            // Ctrl-Z came to the command's group; it was meant for all of the job.
+            // Ctrl-Z went to the command's group; it was meant for the whole job.
             let _ = tenure::command::suspend(|| killpg(getpgrp(), stop));
         } else if Terminal::in_foreground().is_none() {
-            // As the system would have done to our group, had the command been in it.
+            // As the system would have done to this process group, had the command been in it.
             let _ = tenure::command::suspend(|| killpg(getpgrp(), stop));
+        } else {
+            self.was_suspended = false;
         }
     }
 
-    /// The command waits for a terminal, and no shell is left that could give it to us. The system sends HUP to
-    /// suspended processes in this case, and so do we: another attempt would suspend it again, for ever.
+    /// The command waits for a terminal, and no shell is left that could give it to `tenure`. The system sends HUP
+    /// to suspended processes in this case, and so does this: another attempt would suspend it again, forever.
     fn hang_up(&mut self) {
         let signal = if self.hung_up { Signal::SIGKILL } else { Signal::SIGHUP };
         exit::warn(&format!(
@@ -201,26 +233,29 @@ impl Child {
         self.family.signal(signal);
     }
 
-    /// Ends all processes: TERM, and KILL at `kill_at`; returns when none is left. If we are suspended meanwhile, the
-    /// watcher process does the rest at `deadline`.
+    /// Ends all processes: TERM, and KILL at `kill_at`; returns when none is left. If `tenure` is suspended during
+    /// this, the watcher process does the rest at `deadline`.
     pub(crate) async fn stop(&mut self, kill_at: Moment, deadline: Deadline) {
         self.mind(deadline);
         self.family.signal(Signal::SIGTERM);
-        // A stopped process hears of it only when it goes on.
+        // A stopped process receives it only after it continues.
         self.family.signal(Signal::SIGCONT);
         while !self.is_gone() && !kill_at.is_over(TokioHost.now()) {
             pause(LOOK).await;
         }
-        let mut in_reach = true;
         while !self.is_gone() {
-            if !self.family.signal(Signal::SIGKILL) && in_reach {
-                in_reach = false;
-                exit::warn(
-                    "the command runs as another user and tenure may not kill it: it may still run when the next \
-                     holder starts",
-                );
-            }
+            self.kill();
             pause(LOOK).await;
+        }
+    }
+
+    /// Sends KILL to all processes.
+    pub(crate) fn kill(&mut self) {
+        if !self.family.signal(Signal::SIGKILL) && !std::mem::replace(&mut self.is_out_of_reach, true) {
+            exit::warn(
+                "the command runs as another user and tenure may not kill it: it may still run when the next \
+                 holder starts",
+            );
         }
     }
 
@@ -234,7 +269,7 @@ impl Child {
         self.family.daemons()
     }
 
-    /// Tidies up after the command has ended.
+    /// Cleans up after the command has ended.
     pub(crate) fn bury(self, was_killed: bool) {
         if let Some(terminal) = &self.terminal {
             terminal.take_back(was_killed);
@@ -269,13 +304,6 @@ fn is_for_a_terminal(why: i32) -> bool {
     [Signal::SIGTTIN, Signal::SIGTTOU].into_iter().any(|signal| signal as i32 == why)
 }
 
-/// The exit code of the command, or 128 plus the number of the signal that ended it, which may have no name.
-fn code(status: WaitStatus) -> Option<u8> {
-    let code =
-        status.exit_status().or_else(|| Some(i32::from(exit::SIGNAL) + status.terminating_signal()?))?;
-    Some(u8::try_from(code & 0xff).expect("BUG: masked to a byte"))
-}
-
 /// `__exec PARENT GATE KEYBOARD SIGNALS COMMAND ARG...`
 pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let mut flag = || arguments.next().and_then(|text| text.into_string().ok()).unwrap_or_default();
@@ -301,7 +329,8 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match keyboard.as_str() {
         GIVEN => Terminal::give_to(getpid()),
         REFUSED => {
-            // A process that blocks this signal gets an error when it reads in the background, and is not suspended.
+            // A process that blocks this signal gets an error when it reads in the background, and is not
+            // suspended.
             let mut refused = SigSet::empty();
             refused.add(Signal::SIGTTIN);
             let _ = refused.thread_block();
@@ -320,7 +349,8 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     exit::say(&Stop::new(code, format!("{}: {why}", program.to_string_lossy())))
 }
 
-/// Waits until the watcher process knows our pid, and so can kill us if our parent cannot. False if that never happens.
+/// Waits until the watcher process knows the pid of this one, and so can kill it if its parent cannot. False if
+/// that never happens.
 fn opens(gate: &str) -> io::Result<bool> {
     let gate: RawFd = gate.parse().map_err(io::Error::other)?;
     let said = recv(gate, &mut [0], MsgFlags::empty());
@@ -328,7 +358,7 @@ fn opens(gate: &str) -> io::Result<bool> {
     Ok(said? == 1)
 }
 
-/// The terminal on the standard input, if our process group has its foreground.
+/// The terminal on the standard input, if this process group has its foreground.
 struct Terminal {
     settings: Option<Termios>,
 }
@@ -339,10 +369,10 @@ impl Terminal {
         ours.then(|| Self { settings: tcgetattr(stdin()).ok() })
     }
 
-    /// How the command gets the input of the terminal: immediately, never (a read is an error, as it would be for us), or
-    /// when it asks.
+    /// How the command gets the input of the terminal: immediately, never (a read is an error, as it would be for
+    /// `tenure`), or when it asks.
     fn keyboard(given: Option<&Self>) -> &'static str {
-        // Whatever the standard input is: a command finds the terminal by this name.
+        // Independent of the standard input: a command opens the terminal by this name.
         let is_elsewhere =
             || File::open("/dev/tty").is_ok_and(|tty| tcgetpgrp(tty).is_ok_and(|group| group != getpgrp()));
         match given {
@@ -354,7 +384,7 @@ impl Terminal {
 
     /// Makes this process group the one that reads from the terminal and gets its signals.
     fn give_to(group: Pid) {
-        // OK in the background, because TTOU is blocked in all our processes.
+        // OK in the background, because TTOU is blocked in all processes of `tenure`.
         let _ = tcsetpgrp(stdin(), group);
     }
 
@@ -367,7 +397,7 @@ impl Terminal {
     }
 }
 
-/// Not a verb for people.
+/// Not a verb for users.
 pub(crate) const VERB: &str = "__exec";
 
 /// The input of the terminal: given to the command, refused to it, or given when it asks.
@@ -375,8 +405,8 @@ const GIVEN: &str = "given";
 const REFUSED: &str = "refused";
 const ASKED_FOR: &str = "asked-for";
 
-/// How often ending processes are looked at.
+/// How often ending processes are checked.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How many of our children that have changed are looked at in one go.
+/// The maximum number of changed children that one check handles.
 const MOST: usize = 1024;

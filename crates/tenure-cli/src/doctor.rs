@@ -1,5 +1,6 @@
-//! `doctor`: what weakens the promises of the store, and what to do about it. And which ttl: how fast the store answers, how long
-//! this machine pauses, and the shortest lease that stands both.
+//! `doctor`: findings that weaken the promises of the store, and the remedy for each. It also suggests a ttl: it
+//! measures how fast the store answers and how long this machine pauses, and prints the shortest lease that
+//! tolerates both.
 
 use std::{io::stdout, time::Duration};
 
@@ -19,7 +20,7 @@ use crate::{
 };
 
 pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
-    let locks = store::connect(global).await?;
+    let locks = store::look(global).await?;
     if args.adopt {
         adopt(global, args, &locks).await?;
     }
@@ -27,7 +28,7 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
         Question::new(global, "looking at the store").answered(unhandled(), locks.diagnose()).await?;
     #[cfg(target_os = "linux")]
     findings.extend(crate::drift::look().await);
-    // Quietly nobody hears of it.
+    // With `--quiet` the advice would not be printed.
     let advice = match global.quiet && !args.json {
         true => None,
         false => {
@@ -59,13 +60,15 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     Ok(code)
 }
 
-/// Replaces the settings recorded in the store by ours. If a signal ends it, the next call continues.
+/// Replaces the settings recorded in the store by those of this client. If a signal ends it, the next call
+/// continues.
 async fn adopt(global: &Global, args: &Doctor, locks: &Locker) -> Result<(), Stop> {
     let say = |what: &str| match (global.quiet, args.json) {
         (true, _) => {}
         // The standard output is for the findings.
         (_, true) => exit::warn(what),
-        // What is adopted goes on. The findings come to the same place, and say if that cannot be written.
+        // The adoption continues. The findings are printed to the same place, and report it if that cannot be
+        // written.
         _ => drop(view::print(what)),
     };
     let question = || Question::new(global, "looking at the record of settings");
@@ -82,7 +85,7 @@ where
     if first.wait.is_zero() {
         return Ok(());
     }
-    // By the clock that does not step: this is patience.
+    // By the clock that does not step, because this limits a wait.
     let (began, patience, mut wait) = (TokioHost.now(), first.wait.saturating_mul(3), first.wait);
     loop {
         count_down(quiet, wait.max(LEAST_PAUSE)).await;
@@ -115,7 +118,7 @@ async fn count_down(quiet: bool, wait: Duration) {
     }
 }
 
-/// Measures for two seconds. `None` if the store does not answer what was asked.
+/// Measures for 2 s. `None` if the store does not answer the query.
 async fn measure_pace(locks: &Locker) -> Option<Advice> {
     let started = TokioHost.now();
     let is_over = || started.elapsed(TokioHost.now()) >= MEASURED;
@@ -135,7 +138,7 @@ async fn measure_pace(locks: &Locker) -> Option<Advice> {
         while !is_over() {
             let began = TokioHost.now();
             pause(TICK).await;
-            // The timer itself may take a tick more.
+            // The timer itself may take one tick more.
             worst = worst.max(began.elapsed(TokioHost.now()).saturating_sub(2 * TICK));
         }
         worst
@@ -183,7 +186,7 @@ fn advice(pace: ClockPace, promises: &Promises) -> Advice {
     Advice { line, finding }
 }
 
-/// To whole tenths of a second, and from a second on to whole seconds.
+/// Rounded up to tenths of a second, and from 1 s on to whole seconds.
 fn rounded_up(d: Duration) -> Duration {
     let unit = if d < Duration::from_secs(1) { 100 } else { 1000 };
     let units = d.as_nanos().div_ceil(unit * 1_000_000);
@@ -191,17 +194,17 @@ fn rounded_up(d: Duration) -> Duration {
     Duration::from_millis(u64::try_from(units * unit).unwrap_or(u64::MAX))
 }
 
-/// What was seen.
+/// The measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ClockPace {
-    /// How often the store answered, and how long that took at most.
+    /// How often the store answered, and the longest time of an answer.
     answers: u32,
     round_trip: Duration,
-    /// For how long this program did not run although it was to.
+    /// How long this program was not scheduled although it was ready.
     pause: Duration,
 }
 
-/// The advice, in one line; and as a finding if the default does not stand what was seen.
+/// The advice, in one line; and as a finding if the default ttl is shorter than it.
 struct Advice {
     line: String,
     finding: Option<Finding>,
@@ -212,7 +215,7 @@ fn list(findings: &[&Finding], is_colourful: bool) -> String {
         let (word, colour) = match finding.severity {
             Severity::Warning => ("warning", "33"),
             Severity::Note => ("note", "36"),
-            // Or graver than that.
+            // Or more severe than that.
             _ => ("problem", "1;31"),
         };
         let word = if is_colourful { format!("\x1b[{colour}m{word}\x1b[0m") } else { word.to_owned() };
@@ -231,14 +234,14 @@ const LEAST_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long the pace is measured.
 const MEASURED: Duration = Duration::from_secs(2);
-/// Between two questions, so that the store does other work too.
+/// Between two queries, so that the store does other work too.
 const BETWEEN: Duration = Duration::from_millis(20);
-/// Between two looks at the clock.
+/// Between two readings of the clock.
 const TICK: Duration = Duration::from_millis(1);
-/// A lease lasts for so many times the worst that was seen: a renewal may take a sixth of it, and two seconds do not show the
-/// worst there is.
+/// A lease lasts for this many times the worst measurement. A renewal may take a sixth of it, and 2 s do not show
+/// the worst case.
 const TIMES: u32 = 10;
-/// The lock that is asked for meanwhile. It need not exist, and is only looked at.
+/// The lock of the measurement. It need not exist, and is only read.
 const NAME: &str = "tenure-doctor";
 
 #[cfg(test)]
@@ -258,7 +261,7 @@ mod tests {
         assert_eq!(list(&[&finding], true), "\x1b[1;31mproblem\x1b[0m: evil?[31m\n  to do: mend?it\n");
     }
 
-    /// What is said while a store answers with these waits, in ms; the last answer is given for ever.
+    /// What is printed while a store answers with these waits, in ms; the last answer is repeated forever.
     async fn adopting(waits: &[u64]) -> (Result<(), Stop>, Vec<String>) {
         let (asked, said) = (Cell::new(0), RefCell::new(Vec::new()));
         let ask = || {
@@ -311,7 +314,7 @@ mod tests {
         advice(ClockPace { answers: 95, round_trip, pause }, &promises)
     }
 
-    /// Ten times the worst, rounded up; never less than what the store can count.
+    /// Ten times the worst, rounded up; never less than the unit of the store.
     #[test]
     fn the_shortest_ttl_follows_from_what_was_seen() {
         for (round_trip, pause, grain, shortest, reason) in [

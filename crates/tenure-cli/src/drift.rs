@@ -12,12 +12,13 @@ const MEASURED: Duration = Duration::from_millis(300);
 /// Half of the difference that A1 allows between holder and store, in millionths.
 const MOST_PPM: f64 = 5_000.0;
 
-/// At most so much lies between the readings of two clocks: 1/30 of what is looked for.
+/// The maximum time between the readings of two clocks: 1/30 of the difference to detect.
 const CLOSE: Duration = Duration::from_micros(50);
-/// So often they are read anew where more lies between them: a busy machine stops us in the middle.
+/// How often they are read again if more time lies between them, because a busy machine may interrupt the process.
 const READINGS: usize = 100;
 
-/// The clock that is adjusted, and the one that nothing adjusts, at the same time. `None` if that cannot be told here.
+/// The clock that is adjusted, and the one that nothing adjusts, at the same time. `None` if this system cannot
+/// provide both.
 fn read() -> Option<(Duration, Duration)> {
     let read = |clock| clock_gettime(clock).ok().map(Duration::from);
     first_close((0..READINGS).map_while(|_| {
@@ -27,7 +28,7 @@ fn read() -> Option<(Duration, Duration)> {
     }))
 }
 
-/// The first of the readings between which hardly any time passed.
+/// The first of the readings with hardly any time between them.
 fn first_close(
     readings: impl Iterator<Item = (Duration, Duration, Duration)>,
 ) -> Option<(Duration, Duration)> {
@@ -59,7 +60,8 @@ fn finding(began: (Duration, Duration), ended: (Duration, Duration)) -> Option<F
 mod tests {
     use super::*;
 
-    /// A process that is stopped between two clocks finds them apart: a healthy machine that was busy was warned of.
+    /// A process that was interrupted between the readings of two clocks found them apart, so a healthy but busy
+    /// machine got a warning.
     #[test]
     fn a_reading_that_was_interrupted_is_taken_again() {
         let us = Duration::from_micros;
@@ -69,7 +71,7 @@ mod tests {
         assert_eq!(first_close([torn; 3].into_iter()), None);
     }
 
-    /// A1: chrony slews by 8 % unless it is told not to, and nothing said so.
+    /// A1: chrony slews by 8 % unless it is configured otherwise, and no message reported it.
     #[test]
     fn a_clock_that_is_adjusted_by_more_than_half_a_percent_is_a_finding() {
         let of = |adjusted_us: u64| {

@@ -1,4 +1,4 @@
-//! `run --every`: a command that is to run once per interval, on whichever host.
+//! `run --every`: a command that runs once per interval, on one of many hosts.
 
 use std::time::Duration;
 
@@ -28,7 +28,8 @@ pub(crate) struct Every<'a> {
 }
 
 impl<'a> Every<'a> {
-    /// `None` if the command has no interval. Of the lock under which it runs: its name, and what gives it its settings.
+    /// `None` if the command has no interval. Takes the name of its lock, and the function that applies the
+    /// settings of that lock.
     pub(crate) fn of(
         global: &'a Global,
         locks: &Locker,
@@ -41,7 +42,7 @@ impl<'a> Every<'a> {
         Some(Self { global, once, name, every, even_if_failed, skip_exit_code })
     }
 
-    /// The exit code if it is not time yet, before anything is waited for. A store that fails now is waited for later.
+    /// The exit code if the job is not due, before any wait. If the store fails now, a later step waits for it.
     pub(crate) async fn skip_early(&self, signals: &mut Signals) -> Result<Option<u8>, Stop> {
         match self.last(signals).await? {
             Err(HoldError::Acquire(AcquireError::Store(error))) if error.kind().is_transient() => Ok(None),
@@ -75,10 +76,10 @@ impl<'a> Every<'a> {
         Ok(Some(self.skip_exit_code))
     }
 
-    /// Before the command starts: with `--even-if-failed` it counts from here on.
+    /// Before the command starts: with `--even-if-failed` the run counts from now on.
     ///
     /// # Errors
-    /// It could not be counted, so it must not start.
+    /// The run could not be counted, so the command must not start.
     pub(crate) async fn starts(&self, lease: &Lease, signals: &mut Signals) -> Result<(), Stop> {
         if !self.even_if_failed {
             return Ok(());
@@ -87,10 +88,10 @@ impl<'a> Every<'a> {
         counted.map_err(Stop::signalled)?.map_err(|error| stop(&error).of(&self.name))
     }
 
-    /// The command has ended with this code: a success counts, from when it started.
+    /// The command has ended with this code: a success counts, from its start.
     ///
     /// # Errors
-    /// The store says that the lease is gone: the run does not count.
+    /// The store reports that the lease is gone: the run does not count.
     pub(crate) async fn ended(
         &self,
         lease: &Lease,

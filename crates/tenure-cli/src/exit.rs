@@ -5,11 +5,11 @@ use std::{error::Error, fmt::Display, io, process::ExitCode};
 use nix::sys::signal::Signal;
 use tenure::{AcquireError, BackendError, command::shown};
 
-use crate::text;
+use crate::{death, text};
 
 /// `-E`, as `flock` does.
 pub(crate) const CONFLICT: u8 = 1;
-/// `doctor` found something that is more than a note.
+/// `doctor` found something more severe than a note.
 pub(crate) const FINDINGS: u8 = 1;
 /// The command was used wrongly.
 pub(crate) const USAGE: u8 = 64;
@@ -54,7 +54,12 @@ impl Stop {
     }
 
     pub(crate) fn signalled(signal: Signal) -> Self {
-        Self::new(SIGNAL.wrapping_add(u8::try_from(signal as i32).unwrap_or(0)), "")
+        death::ended_by(signal, false);
+        Self::new(death::code(signal), "")
+    }
+
+    pub(crate) fn code(&self) -> u8 {
+        self.code
     }
 
     /// The store failed.

@@ -1,5 +1,5 @@
-//! `lock`, `renew`, `unlock`: leases for scripts. They are not renewed automatically. `attach`: a command under such a lease, which
-//! another process took.
+//! `lock`, `renew`, `unlock`: leases for scripts. They are not renewed automatically. `attach`: a command under
+//! such a lease, which another process acquired.
 
 use nix::sys::signal::Signal;
 use serde::Serialize;
@@ -47,7 +47,7 @@ pub(crate) async fn lock(global: &Global, args: LockArgs) -> Result<u8, Stop> {
     let lease = LeaseJson { name, owner, token: guard.token().get(), ttl_ms };
     let printed = view::try_print(&view::json(&lease));
     if let (Err(error), None) = (&printed, args.owner) {
-        // A lease whose owner nobody knows could be neither renewed nor given back.
+        // A lease with an unknown owner could be neither renewed nor released.
         drop(guard);
         let is_back = drained(&locks, LEAVE_PATIENCE, signals.asked_to_end()).await;
         let fate = if is_back { "the lock was released" } else { "the lock is free after its ttl" };
@@ -62,15 +62,15 @@ pub(crate) async fn lock(global: &Global, args: LockArgs) -> Result<u8, Stop> {
     })
 }
 
-/// A quorum has answered. Ended now, the process would keep the other nodes from hearing of it.
+/// A quorum has answered. If the process ended now, the other nodes would not receive the release.
 async fn all_have_heard(locks: &Locker, signal: impl Future<Output = Signal>) {
     drained(locks, LEAVE_PATIENCE, signal).await;
 }
 
-/// What a script cannot do then.
+/// Why a script cannot use it.
 const KEEP: &str = "a script cannot keep it";
 
-/// A lease that is a session ends with the process that took it or shortly after it; so this is refused.
+/// A lease that is a session ends with the process that acquired it, or shortly after; so this is refused.
 fn outlives_its_process(locks: &Locker, so: &str) -> Result<(), Stop> {
     let promises = locks.promises();
     if promises.end == EndOfGrant::Session {
@@ -93,7 +93,7 @@ fn caller() -> Label {
 }
 
 pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
-    let locks = store::connect(global).await?;
+    let locks = store::look(global).await?;
     outlives_its_process(&locks, KEEP)?;
     let max = locks.promises().max_ttl;
     if args.ttl.ttl() > max {
@@ -118,7 +118,7 @@ const UNLOCK_ENDS_IT: &str = "the outer command would run on without the lock: e
 
 pub(crate) async fn unlock(global: &Global, args: &Unlock) -> Result<u8, Stop> {
     nested::refuse_own(&args.name, args.owner, UNLOCK_ENDS_IT)?;
-    let locks = store::connect(global).await?;
+    let locks = store::look(global).await?;
     let lease = locks.detached(&args.name, args.owner).map_err(|error| Stop::usage(error.to_string()))?;
     let question = Question::new(global, "releasing the lock").about(&args.name);
     let released = question.answered(unhandled(), lease.release()).await?;

@@ -23,25 +23,25 @@ use crate::{
     waiting::{self, LONG, announce_after, attended, silence},
 };
 
-/// A look begins so long after the one before.
+/// The interval from the start of one poll to the next.
 const PERIOD: Duration = Duration::from_secs(1);
 /// How long the store may fail in a row.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// From the top: what is drawn writes over what was there, and nothing flickers.
+/// From the top: the new table overwrites the old one, and nothing flickers.
 const HOME: &str = "\x1b[H";
 const END_OF_LINE: &str = "\x1b[K\r\n";
 const REST: &str = "\x1b[J";
 const CLEAR: &str = "\x1b[2J";
 
-/// Since when the store fails in a row, and whether that was said.
+/// Since when the store fails in a row, and whether that was reported.
 #[derive(Default)]
 struct Failing {
     since: Option<Moment>,
 }
 
 pub(crate) async fn watch(global: &Global, args: &WatchArgs) -> Result<u8, Stop> {
-    let locks = store::connect(global).await?;
+    let locks = store::look(global).await?;
     let mut signals = Signals::listen()?;
     let mut watch = locks.watch_all(&args.prefix);
     let is_live = io::stdout().is_terminal() && !args.json;
@@ -62,7 +62,7 @@ pub(crate) async fn watch(global: &Global, args: &WatchArgs) -> Result<u8, Stop>
         }
         for view in looked.unwrap_or_default() {
             match try_print(&json(&view)) {
-                // It has seen what it wanted.
+                // The reader has seen what it wanted.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(0),
                 printed => view::printed(printed)?,
             }
@@ -73,7 +73,7 @@ pub(crate) async fn watch(global: &Global, args: &WatchArgs) -> Result<u8, Stop>
     }
 }
 
-/// The next look. That the store does not answer is said below the table, or in a line.
+/// The next poll. If the store does not answer, a line below the table reports it, or a line on the standard error.
 async fn looked(
     global: &Global,
     args: &WatchArgs,
@@ -108,10 +108,10 @@ fn has_no_reader() -> bool {
 }
 
 impl Failing {
-    /// What is to be said of the answer, in a live table for as long as it is so, elsewhere once.
+    /// The message about the answer: in a live table while the failure lasts, elsewhere once.
     ///
     /// # Errors
-    /// If the store fails for good, or has failed for too long.
+    /// If the store fails permanently, or has failed for too long.
     fn on(&mut self, error: Option<&BackendError>, is_live: bool) -> Result<Option<String>, Stop> {
         let Some(error) = error else {
             self.since = None;

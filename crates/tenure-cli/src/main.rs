@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod child;
+mod death;
 mod doctor;
 #[cfg(target_os = "linux")]
 mod drift;
@@ -17,7 +18,9 @@ mod processes;
 mod release;
 mod run;
 mod signals;
+mod sources;
 mod store;
+mod supervisor;
 mod text;
 mod view;
 mod waiting;
@@ -36,16 +39,17 @@ use crate::{
 
 fn main() -> ExitCode {
     signals::block();
-    // The two inner verbs come first and stay away from everything else: they run between fork and exec of a child.
+    // The inner verbs come first and stay away from everything else: they run between fork and exec of a child, beside it, or last.
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next().as_deref().and_then(|verb| verb.to_str()) {
         Some(child::VERB) => return child::exec(arguments),
         Some(watcher::VERB) => return watcher::watch(arguments),
+        Some(death::VERB) => return death::die(arguments),
         _ => {}
     }
     panic::set_hook(Box::new(|why| exit::warn(&why.to_string().replace('\n', " "))));
     match Cli::try_parse() {
-        // A panic has said why. It is ours, or the system's, which gives a driver no thread.
+        // A panic has printed its reason. It is a bug of Tenure, or the system starts no thread for a driver.
         Ok(cli) => panic::catch_unwind(|| main_loop(cli)).unwrap_or_else(|_| ExitCode::from(exit::INTERNAL)),
         Err(error) if error.use_stderr() => {
             exit::say(&Stop::usage(exit::one_line(&error, verb().as_deref())))
@@ -95,17 +99,23 @@ fn main_loop(cli: Cli) -> ExitCode {
             Verb::Completions { shell } => view::completions(shell),
         }
     });
-    // A look-up of a name that hangs must not keep us: nothing that is left there matters any more.
+    // A name lookup that hangs must not delay the exit: nothing that is left there matters any more.
     runtime.shutdown_background();
-    match done {
-        Ok(code) => ExitCode::from(code),
-        Err(stop) => exit::say(&stop),
+    let code = match done {
+        Ok(code) => code,
+        Err(stop) => {
+            exit::say(&stop);
+            stop.code()
+        }
+    };
+    if let Ok(ourselves) = processes::ourselves() {
+        death::die_if(code, &ourselves);
     }
+    ExitCode::from(code)
 }
 
-/// Its part that listens to signals panics where it gets no descriptors. So those are asked for before, and some more:
-/// without
-/// them there is no store either.
+/// Its signal handling panics if the system provides no descriptors. So these and some more are opened before;
+/// without them no store could be reached either.
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
     let _room = [UnixStream::pair()?, UnixStream::pair()?, UnixStream::pair()?];
     tokio::runtime::Builder::new_current_thread().enable_all().build()
@@ -120,7 +130,7 @@ fn init_tracing(verbose: u8) {
         _ => tracing::Level::TRACE,
     };
     let colour = text::is_colourful(&io::stderr());
-    // What is logged may have come from the store.
+    // A logged text may come from the store.
     let fields = debug_fn(|out, field, value| match (field.name(), format!("{value:?}")) {
         ("message", value) => write!(out, "{}", shown(&value).within(4096)),
         (name, value) => write!(out, "{name}={}", shown(&value)),

@@ -1,5 +1,5 @@
-//! The man pages in `packaging/man`: made from the command line and from the pages of the book. They are committed,
-//! so that nobody who builds the command builds what makes them. Here they are compared, and written anew.
+//! The man pages in `packaging/man`, generated from the command line and the pages of the book. They are committed,
+//! so that a build of the command needs no generator. These tests compare them, and can write them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -109,7 +109,7 @@ fn once(page: &str) -> String {
     preamble.iter().map(ToString::to_string).chain(rest).fold(String::new(), |page, line| page + &line + "\n")
 }
 
-/// What the help has in backticks is bold.
+/// Text in backticks in the help is bold.
 fn marked(line: &str) -> String {
     let parts = line.split('`').enumerate();
     parts
@@ -151,7 +151,7 @@ fn part<'a>(manual: &'a str, heading: &str) -> &'a str {
     &text[..ends.min().unwrap_or(text.len())]
 }
 
-/// What the manual has: headings, paragraphs, lists, tables, and what is quoted.
+/// Markdown in the manual: headings, paragraphs, lists, tables and quotations.
 fn markdown(roff: &mut Roff, text: &str) {
     let (mut is_quoted, mut is_open) = (false, false);
     let lines: Vec<&str> = text.lines().collect();
@@ -188,7 +188,7 @@ fn markdown(roff: &mut Roff, text: &str) {
     }
 }
 
-/// The first cell is the word; what stands between it and the meaning goes in brackets.
+/// The first cell is the word; the cells between it and the meaning go in brackets.
 fn row(roff: &mut Roff, line: &str) {
     let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
     let (word, rest) = cells.split_first().unwrap();
@@ -200,7 +200,7 @@ fn row(roff: &mut Roff, line: &str) {
     roff.control("TP", []).text(tag).text(words(meaning));
 }
 
-/// What stands in backticks is bold; of a link its text stays.
+/// Text in backticks is bold; of a link only its text stays.
 fn words(text: &str) -> Vec<Inline> {
     let text = text.replace("**", "");
     let parts = text.split('`').enumerate().filter(|(_, part)| !part.is_empty());
@@ -218,7 +218,7 @@ fn unlinked(text: &str) -> String {
     plain + rest
 }
 
-/// A page that was not made anew says what the command no longer does.
+/// A page that was not regenerated describes an old version of the command.
 #[test]
 fn the_pages_are_those_of_the_command_line_and_the_manual() {
     let (pages, folder) = (pages(), folder());
@@ -237,7 +237,7 @@ fn the_pages_are_those_of_the_command_line_and_the_manual() {
     }
 }
 
-/// A macro that is wrong shows as text, or swallows it. Where `man` is not installed, the form alone is checked.
+/// A wrong macro shows as text, or hides it. Where `man` is not installed, only the form is checked.
 #[test]
 fn the_pages_are_right_for_man() {
     let folder = folder();
@@ -256,7 +256,7 @@ fn the_pages_are_right_for_man() {
     }
 }
 
-/// Each exit code and variable that the docs have is found by who asks `man`.
+/// Each exit code and variable in the docs is on a man page.
 #[test]
 fn what_scripts_rely_on_is_on_the_pages() {
     let pages = pages();

@@ -1,20 +1,21 @@
-//! `tenure` inside of `tenure run`: a lock that the outer one holds is not waited for, for it would be for ever, and its lease is
-//! not ended under it.
+//! `tenure` inside `tenure run`: it does not wait for a lock that the outer one holds, because that would never
+//! end, and it does not end that lease.
 
 use nix::sys::signal::Signal;
 use tenure::{LockName, Locker, OwnerId, view::Mode};
 
 use crate::{args::Global, exit::Stop, waiting::Question};
 
-/// Where a command finds the owners of all the runs around it, the outermost first.
+/// The owners of all the runs around a command, the outermost first.
 pub(crate) const VARIABLE: &str = "TENURE_HELD";
 
 const BETWEEN: char = ':';
 
-/// Owners that are handed on: a program that restarts itself under `tenure run` does not fill its environment.
+/// The maximum number of owners that are passed on, so that a program that restarts itself under `tenure run` does
+/// not fill its environment.
 const MOST: usize = 100;
 
-/// What a command gets that runs under the locks of these owners.
+/// The value for a command that runs under the locks of these owners.
 pub(crate) fn with(held: impl Iterator<Item = OwnerId>) -> String {
     let mut owners = around();
     owners.extend(held.map(|owner| owner.to_string()));
@@ -31,22 +32,22 @@ pub(crate) fn is_under(environment: &[u8], owner: &str) -> bool {
 
 fn around() -> Vec<String> {
     let text = std::env::var(VARIABLE).unwrap_or_default();
-    // OK to skip what is no owner: somebody else set it, and it holds nothing.
+    // OK to skip a value that is not an owner: another program set it, and it holds nothing.
     text.split(BETWEEN).filter(|owner| owner.parse::<OwnerId>().is_ok()).map(str::to_owned).collect()
 }
 
-/// Whether a claim fits into what the runs around this command hold.
+/// Whether a claim is possible together with the locks of the runs around this command.
 pub(crate) enum Nesting {
     Fits,
     /// It can never be granted, because they hold the lock and do not end before it.
     Never(Stop),
-    /// The store did not say. If it fails on, it says so when it is asked for the lock.
+    /// The store did not answer. If it still fails, the request for the lock reports it.
     Unanswered,
 }
 
-/// Asks the store whether they hold this very lock: an owner is unlike every other one, so that it does not matter how its URL is
-/// spelled, nor whether an outer run has ended or lost its lease meanwhile. A semaphore with a free slot and a reader beside
-/// readers fit.
+/// Asks the store whether they hold this very lock. Owners are unique, so neither the spelling of the URL matters,
+/// nor whether an outer run has ended or lost its lease since. A semaphore with a free slot and a reader together
+/// with readers are possible.
 ///
 /// # Errors
 /// A signal ended the wait for the answer.
@@ -73,10 +74,11 @@ pub(crate) async fn nesting(
     ))))
 }
 
-/// Refuses what would end the lease under which this command runs, by its owner: another process could acquire the lock while the
-/// command goes on, until the outer `tenure` hears of it at its next renewal (L1). `so` is why, and what to do.
+/// Refuses to end, by its owner, the lease under which this command runs. Otherwise another process could acquire
+/// the lock while the command continues, until the outer `tenure` detects it at its next renewal (L1). `so` is the
+/// reason and the remedy.
 ///
-/// The store is not asked: an owner is unlike every other one, and has one lease in its life.
+/// Needs no request to the store: owners are unique, and each has one lease in its life.
 pub(crate) fn refuse_own(name: &LockName, owner: OwnerId, so: &str) -> Result<(), Stop> {
     if around().contains(&owner.to_string()) {
         let line = format!("{name}: this owner has the lease of the `tenure` around this command; {so}");

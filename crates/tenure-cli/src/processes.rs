@@ -1,5 +1,5 @@
-//! The processes that work under the lock: the command's process group, and what the command started in other groups. They are
-//! found among the processes of our session, which `/proc` shows: parent, group, alive or dead.
+//! The processes that work under the lock: the command's process group, and its descendants in other groups. They
+//! are found among the processes of this session, which `/proc` shows: parent, group, alive or dead.
 
 use std::{
     collections::HashSet,
@@ -16,14 +16,14 @@ use nix::{
     sys::signal::{Signal, kill, killpg},
     unistd::{Pid, getpgid, getpid, getsid},
 };
-use rustix::process::{WaitId, WaitIdOptions, WaitOptions, wait, waitid};
+use rustix::process::{WaitId, WaitIdOptions, WaitOptions, kill_process, kill_process_group, wait, waitid};
 
 use crate::{
     exit::{self, Stop},
     nested,
 };
 
-/// The command, its process group, and its descendants in our session. A process with a session of its own is a daemon,
+/// The command, its process group, and its descendants in this session. A process with its own session is a daemon,
 /// and does not belong to it.
 #[derive(Clone, Debug)]
 pub(crate) struct Family {
@@ -34,53 +34,58 @@ pub(crate) struct Family {
     /// The watcher: a child of `tenure` that does not belong to the family.
     pub(crate) watcher: Option<Pid>,
     pub(crate) scope: Scope,
-    /// The owner of the lock, which is in the environment of all that the command starts.
+    /// The owner of the lock, which is in the environment of all descendants of the command.
     pub(crate) owner: String,
 }
 
-/// How the descendants of the command are found that left its group. By default they are not.
+/// How to find the descendants of the command that left its group. By default they are not found.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Scope {
     /// `tenure` adopts orphans, and `/proc` shows them.
     pub(crate) adopts: bool,
-    /// The children that `tenure` had before the command, as those of the shell that became `tenure`: not of the family.
+    /// The children that `tenure` had before the command, such as those of the shell that became `tenure`: not of
+    /// the family.
     pub(crate) before: Vec<ProcessKey>,
 }
 
 impl Family {
     /// Passes a signal that we received on to the command's group, and to the command if it has left that group.
-    pub(crate) fn forward(&self, signal: Signal) {
-        let _ = killpg(self.command, signal);
+    pub(crate) fn forward(&self, signal: i32) {
+        if let (Some(group), Some(signal)) = (raw(self.command), numbered(signal)) {
+            let _ = kill_process_group(group, signal);
+        }
         if let Some(command) = self.command().filter(|process| process.group != self.command) {
             command.signal(signal);
         }
     }
 
-    /// Sends a signal to all processes. False if we may not signal one of them, as after a change of user.
+    /// Sends a signal to all processes. False without the permission for one of them, as after a change of user.
     pub(crate) fn signal(&self, signal: Signal) -> bool {
         let mut in_reach = killpg(self.command, signal) != Err(Errno::EPERM);
         let all = self.all().unwrap_or_else(|_| self.command().into_iter().collect());
         for process in all.iter().filter(|process| !process.is_dead && process.group != self.command) {
-            in_reach &= process.signal(signal);
+            in_reach &= process.signal(signal as i32);
         }
         in_reach
     }
 
     /// True once no process is left that can run. A dead process stays in its group until its parent waits for it,
-    /// perhaps for ever: it does not count.
+    /// perhaps forever: it does not count.
     pub(crate) fn is_gone(&self) -> bool {
         let is_empty = kill(Pid::from_raw(-self.command.as_raw()), None) == Err(Errno::ESRCH);
-        // Where we adopt it could be read, and will be again: until then it says nothing of who left the group.
+        // Where `tenure` adopts orphans, this could be read before, and will be again: until then, processes that
+        // left the group are unknown.
         let Ok(all) = self.all() else { return is_empty && !self.scope.adopts };
         if all.iter().any(|process| !process.is_dead) {
             return false;
         }
-        // The system may hide somebody, as a program of another user: then an ancestor of his is a child of ours, which
-        // it does not hide. Where we adopt nobody, a group that shows nobody counts as alive.
+        // The system may hide a process, such as a program of another user: then an ancestor of it is a child of
+        // `tenure`, which the system does not hide. Where `tenure` adopts no orphans, a group without a visible
+        // process counts as alive.
         self.scope.adopts || is_empty || all.iter().any(|process| process.group == self.command)
     }
 
-    /// Daemons: orphans that we adopted and that have a session of their own.
+    /// Daemons: adopted orphans with their own session.
     pub(crate) fn daemons(&self) -> Vec<Pid> {
         let children = children(self.tenure).unwrap_or_default();
         let is_daemon = |child: &Process| {
@@ -92,7 +97,7 @@ impl Family {
         found.filter(|child| is_daemon(child) && self.adopted(child)).map(|child| child.pid).collect()
     }
 
-    /// The command, until we have waited for it.
+    /// The command, until `tenure` has waited for it.
     fn command(&self) -> Option<Process> {
         let is_our_child = || {
             let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -102,7 +107,7 @@ impl Family {
         Process::look(self.command).filter(|process| is_it(process.parent))
     }
 
-    /// All processes, also dead ones.
+    /// All processes, including dead ones.
     fn all(&self) -> io::Result<Vec<Process>> {
         let session = getsid(None)?;
         let mut all = of_session(session)?;
@@ -119,8 +124,8 @@ impl Family {
         Ok(all)
     }
 
-    /// The children of `tenure`. If we adopt orphans, each living process of the family is one of them or has one of
-    /// them as an ancestor. So if they cannot be read, nothing is known.
+    /// The children of `tenure`. If it adopts orphans, each living process of the family is one of them or has one
+    /// of them as an ancestor. So if they cannot be read, nothing is known.
     fn children(&self) -> io::Result<Vec<Pid>> {
         let tenure_lives = || kill(self.tenure, None) != Err(Errno::ESRCH);
         match children(self.tenure) {
@@ -129,7 +134,7 @@ impl Family {
         }
     }
 
-    /// A child of ours, even if it was not listed or its parent could not be read.
+    /// Adds a child of `tenure`, even if it was not listed or its parent could not be read.
     fn count_child(&self, pid: Pid, all: &mut Vec<Process>) {
         match all.iter_mut().find(|process| process.pid == pid) {
             Some(listed) => listed.parent = Some(self.tenure),
@@ -139,8 +144,8 @@ impl Family {
         }
     }
 
-    /// Whether a child of `tenure` other than the command is an orphan of the command. One that was there before may
-    /// leave orphans as well; those of the command have its environment. What does not show it may be one.
+    /// Whether a child of `tenure` other than the command is an orphan of the command. An earlier child may leave
+    /// orphans as well; those of the command have its environment. A process with a hidden environment may be one.
     fn adopted(&self, child: &Process) -> bool {
         let Scope { adopts, before } = &self.scope;
         let is_marked = || child.environment().is_none_or(|all| nested::is_under(&all, &self.owner));
@@ -168,9 +173,10 @@ impl Family {
 }
 
 impl Scope {
-    /// Makes us, instead of process 1, the parent of orphans among our descendants. Call it before the command is started.
+    /// Makes `tenure`, instead of process 1, the parent of orphans among its descendants. Call it before the
+    /// command is started.
     pub(crate) fn new() -> io::Result<Self> {
-        // The children of one that has ended are ours by now, and are listed themselves.
+        // If a child has ended, its children are now children of this process, and are listed themselves.
         while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
         #[cfg(target_os = "linux")]
         if sight() == ProcFacts::Ours {
@@ -181,7 +187,7 @@ impl Scope {
         Ok(Self::default())
     }
 
-    /// Refuses a `/proc` that would show other processes as those of the command, and says so if there is none.
+    /// Refuses a `/proc` that would show other processes as those of the command, and warns if there is none.
     pub(crate) fn check(quiet: bool) -> Result<(), Stop> {
         if !cfg!(target_os = "linux") {
             return Ok(());
@@ -222,7 +228,7 @@ impl Process {
         let group = getpgid(Some(pid)).ok()?;
         let stat = match fs::read(format!("/proc/{pid}/stat")) {
             Ok(stat) => Stat::parse(&stat),
-            // Gone meanwhile, or hidden: only a system call can tell.
+            // It has ended since, or is hidden: only a system call can decide.
             Err(error) if is_gone(&error) => {
                 getpgid(Some(pid)).ok()?;
                 None
@@ -231,7 +237,8 @@ impl Process {
         };
         let ended = has_exited(pid);
         Some(match stat {
-            // The first thread of a process may end before the others: that is no zombie, though it looks so.
+            // The first thread of a process may end before the others: that is not a zombie, though it looks like
+            // one.
             Some(Stat { state, parent, born }) => {
                 let is_dead = matches!(state, b'Z' | b'X') && ended != Some(false);
                 Self { pid, group, parent: (parent > 0).then(|| Pid::from_raw(parent)), born, is_dead }
@@ -240,21 +247,23 @@ impl Process {
         })
     }
 
-    /// What tells it from a later one with the same pid.
+    /// Identifies it, different from a later process with the same pid.
     fn known(&self) -> ProcessKey {
         (self.pid.as_raw(), self.born)
     }
 
     /// Sends a signal to this process, and never to another one with the same pid. False if we may not.
-    pub(crate) fn signal(&self, signal: Signal) -> bool {
-        let handle = open(self.pid);
+    pub(crate) fn signal(&self, signal: i32) -> bool {
+        let (handle, Some(pid), Some(signal)) = (open(self.pid), raw(self.pid), numbered(signal)) else {
+            return true;
+        };
         if Self::look(self.pid).is_none_or(|now| now.born != self.born) {
             return true;
         }
         match handle {
             Ok(Some(handle)) => send(&handle, signal),
             Ok(None) => true,
-            Err(()) => kill(self.pid, signal) != Err(Errno::EPERM),
+            Err(()) => kill_process(pid, signal) != Err(rustix::io::Errno::PERM),
         }
     }
 
@@ -271,15 +280,15 @@ pub(crate) type ProcessKey = (i32, u64);
 /// What `/proc` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProcFacts {
-    /// Our processes.
+    /// The processes of this namespace.
     Ours,
-    /// It is missing, or shows less of them than is needed.
+    /// It is missing, or shows fewer of them than needed.
     Little,
-    /// The processes of another PID namespace, of which some have the pids of ours.
+    /// The processes of another PID namespace, some of which have the same pids.
     Others,
 }
 
-/// What `/proc` showed to this process when it was asked first: no later failure makes it less.
+/// The result of the first check: no later failure changes it.
 fn sight() -> ProcFacts {
     static SIGHT: OnceLock<ProcFacts> = OnceLock::new();
     *SIGHT.get_or_init(look_around)
@@ -313,7 +322,7 @@ pub(crate) fn of_session(session: Pid) -> io::Result<Vec<Process>> {
     for entry in fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let pid = Pid::from_raw(pid);
-        // A system call and no file, because it is cheap, and because nobody can be hidden from it.
+        // A system call instead of a file, because it is cheap, and because no process can be hidden from it.
         if getsid(Some(pid)) == Ok(session) {
             found.extend(Process::look(pid));
         }
@@ -321,15 +330,16 @@ pub(crate) fn of_session(session: Pid) -> io::Result<Vec<Process>> {
     Ok(found)
 }
 
-/// The children of a process whose main thread starts and adopts all of them, also those that `/proc` hides otherwise.
-/// One may be missing while another one ends.
+/// The children of a process whose main thread starts and adopts all of them, including those that `/proc`
+/// otherwise hides. One may be missing while another one ends.
 fn children(parent: Pid) -> io::Result<Vec<Pid>> {
     let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))?;
     Ok(list.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect())
 }
 
-/// True if our process group is orphaned: no process in it has a parent in another group of the session. Then the
-/// system does not suspend a process that uses the terminal, but gives it an error. False if `/proc` does not show it.
+/// True if this process group is orphaned: no process in it has a parent in another group of the session. Then the
+/// system does not suspend a process that uses the terminal, but returns an error. False if `/proc` does not show
+/// it.
 pub(crate) fn are_orphaned() -> bool {
     if sight() != ProcFacts::Ours {
         return false;
@@ -340,7 +350,7 @@ pub(crate) fn are_orphaned() -> bool {
     !all.iter().any(|process| process.group == group && process.parent.is_some_and(cares))
 }
 
-/// The path of this program, even if its file was replaced meanwhile.
+/// The path of this program, even if its file has been replaced since.
 #[cfg(target_os = "linux")]
 pub(crate) fn ourselves() -> io::Result<PathBuf> {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
@@ -348,7 +358,7 @@ pub(crate) fn ourselves() -> io::Result<PathBuf> {
     if running.exists() {
         return Ok(running.into());
     }
-    // Without `/proc` the kernel still tells which path was started.
+    // Without `/proc`, the kernel still provides the path that was started.
     Ok(Path::new(".").join(OsStr::from_bytes(rustix::param::linux_execfn().to_bytes())))
 }
 
@@ -361,19 +371,31 @@ pub(crate) fn raw(pid: Pid) -> Option<rustix::process::Pid> {
     rustix::process::Pid::from_raw(pid.as_raw())
 }
 
+/// A signal that may have no name.
+#[cfg(target_os = "linux")]
+fn numbered(signal: i32) -> Option<rustix::process::Signal> {
+    use rustix_libc_wrappers::process::SignalExt as _;
+    rustix::process::Signal::from_raw(signal)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn numbered(signal: i32) -> Option<rustix::process::Signal> {
+    rustix::process::Signal::from_named_raw(signal)
+}
+
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }
 
-/// Whether all of its threads have ended; `None` if the system does not say.
+/// Whether all of its threads have ended; `None` if the system does not report it.
 fn has_exited(pid: Pid) -> Option<bool> {
     let Some(handle) = open(pid).ok()? else { return Some(true) };
     let mut ready = [PollFd::new(handle.as_fd(), PollFlags::POLLIN)];
     Some(poll(&mut ready, PollTimeout::ZERO).ok()? == 1)
 }
 
-/// A handle that never means another process; `Ok(None)` if there is no such process, an error where there are no
-/// handles.
+/// A handle that never refers to another process; `Ok(None)` if there is no such process, an error where there are
+/// no handles.
 #[cfg(target_os = "linux")]
 fn open(pid: Pid) -> Result<Option<OwnedFd>, ()> {
     use rustix::process::{PidfdFlags, pidfd_open};
@@ -390,17 +412,16 @@ fn open(_pid: Pid) -> Result<Option<OwnedFd>, ()> {
 }
 
 #[cfg(target_os = "linux")]
-fn send(handle: &OwnedFd, signal: Signal) -> bool {
-    let Some(signal) = rustix::process::Signal::from_named_raw(signal as i32) else { return true };
+fn send(handle: &OwnedFd, signal: rustix::process::Signal) -> bool {
     rustix::process::pidfd_send_signal(handle, signal) != Err(rustix::io::Errno::PERM)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn send(_handle: &OwnedFd, _signal: Signal) -> bool {
+fn send(_handle: &OwnedFd, _signal: rustix::process::Signal) -> bool {
     true
 }
 
-/// The fields that we use of `/proc/PID/stat`.
+/// The fields of `/proc/PID/stat` that are used here.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     state: u8,
@@ -428,7 +449,7 @@ mod tests {
 
     const REST: &str = "S 7 8 9 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 12345 99";
 
-    /// L1: a name is cut at fifteen bytes, also inside a character; and it may look like the fields behind it.
+    /// L1: a name is cut at fifteen bytes, even inside a character; and it may look like the fields behind it.
     #[test]
     fn a_process_of_any_name_is_read() {
         for name in [&b"sleep"[..], b"nachtsicherung\xc3", b"\xff\xfe", b") Z 1 2 (", b"a b\n", b""] {
@@ -440,7 +461,7 @@ mod tests {
         assert_eq!(Stat::parse(b"42 (cut) Z 1"), None);
     }
 
-    /// We are no zombie, and nobody has the largest pid there is.
+    /// This process is not a zombie, and no process has the largest possible pid.
     #[test]
     fn we_are_seen_alive_and_nobody_is_not_seen() {
         let us = Process::look(getpid()).unwrap();
@@ -450,8 +471,8 @@ mod tests {
         assert!(of_session(getsid(None).unwrap()).unwrap().contains(&us));
     }
 
-    /// L1: a program of another user that left the group, on a system that lists processes and hides what they are
-    /// (`hidepid=1`). It was known already, and so not known as a child of ours: the lock was released beside it.
+    /// L1: a program of another user that left the group, on a system that lists processes and hides their details
+    /// (`hidepid=1`). It was already known, but not as a child of `tenure`: the lock was released while it ran.
     #[test]
     fn a_child_whose_parent_cannot_be_read_is_one_of_the_family() {
         let (tenure, child) = (Pid::from_raw(5), Pid::from_raw(7));

@@ -1,4 +1,5 @@
-//! Giving the lock back when the command has ended: how long that is worth waiting, and what is said meanwhile.
+//! Releasing the lock after the command has ended: how long to wait for the answer, and what to print during the
+//! wait.
 
 use std::{
     cell::{Cell, RefCell},
@@ -23,17 +24,17 @@ use crate::{
 
 /// The longest wait for a store that may answer: a busy server was seen to take four seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A store that has not answered for so long is said to be silent, where no progress line is drawn.
+/// After this time without an answer a line reports a silent store, where no progress line is drawn.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// Between two requests for one release.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// How a lock is given back.
+/// How to release a lock.
 pub(crate) struct Release<'a> {
     pub(crate) locks: &'a Locker,
     pub(crate) name: &'a str,
-    /// Where the store is, for people.
+    /// Where the store is, for messages.
     pub(crate) place: String,
     pub(crate) quiet: bool,
     /// A release that worked is said as well.
@@ -42,16 +43,18 @@ pub(crate) struct Release<'a> {
 }
 
 impl Release<'_> {
-    /// The lease was lost, or could not be renewed: if the store answers immediately, it hears of the release. Says nothing.
+    /// The lease was lost, or could not be renewed: a store that answers immediately receives the release. Prints
+    /// nothing.
     pub(crate) async fn in_passing(self, guard: Guards) {
         drop(guard);
         self.locks.flush(BRIEF_PATIENCE).await;
     }
 
-    /// Waits for the answer as long as the lease may last, which is `left`. A failure is only a warning, because the work is
-    /// done. A signal ends the wait if it is the second one that asks us to end.
+    /// Waits for the answer as long as the lease may last, which is `left`. A failure is only a warning, because
+    /// the work is done. A second signal to end ends the wait.
     ///
-    /// If the store says that a lease was gone before it was given back: which, and how, as far as the store can tell.
+    /// If the store reports that a lease was gone before its release: which one, and how it ended, if the store can
+    /// show that.
     pub(crate) async fn awaited(
         self,
         guard: Guards,
@@ -63,7 +66,7 @@ impl Release<'_> {
             self.in_passing(guard).await;
             return None;
         }
-        // By their owners: a guard that is released does not tell what its second request was answered.
+        // By their owners, because the release of a guard does not return the answer to its second request.
         let leases = guard.detach();
         let (began, is_said, patience) = (TokioHost.now(), Cell::new(false), left.min(PATIENCE));
         let notice = || {
@@ -109,10 +112,10 @@ impl Release<'_> {
         }
     }
 
-    /// Asks until the store has answered for each lease. `gone` is one that was gone before it was given back.
+    /// Asks until the store has answered for each lease. `gone` is one that was gone before its release.
     ///
     /// # Errors
-    /// What the store refused or failed with at last, if it said so.
+    /// The last refusal or failure of the store, if it returned one.
     async fn given_back<'l>(
         &self,
         leases: &'l [Detached],
@@ -151,7 +154,7 @@ impl Release<'_> {
             answered = join_all(each) => answered.into_iter().all(|answered| answered),
             () = pause(patience) => false,
         };
-        // A request that timed out says no more than that there was no answer.
+        // A timeout only means that there was no answer.
         let said = latest.take().filter(|error| error.kind() != ErrorKind::TimedOut);
         if are_answered { Ok(()) } else { Err(said) }
     }
@@ -176,7 +179,7 @@ impl Release<'_> {
         format!("{line}: {}", how_lost(view.as_ref(), lease.token().expect("BUG: its guard had a token")))
     }
 
-    /// The lock, if it is one of several.
+    /// The name of the lock, if it is one of several.
     fn name_of(&self, lease: &Detached, leases: &[Detached]) -> String {
         if leases.len() > 1 { format!("{} (of {})", lease.name(), self.name) } else { self.name.to_owned() }
     }
@@ -194,7 +197,7 @@ impl Release<'_> {
     }
 }
 
-/// How a lease with this token ended that was not given back, as far as its lock shows it.
+/// How a lease with this token ended without a release, as far as its lock shows it.
 fn how_lost(view: Option<&LockView>, token: FencingToken) -> String {
     let Some(view) = view else {
         return ENDED.to_owned();

@@ -1,5 +1,5 @@
-//! A command under a lock, for `run`, `lead` and `attach`: what is to be held, how it is waited for, the command from its start to
-//! its end, and how long it may take to end, so that it is gone before its lease.
+//! A command under a lock, for `run`, `lead` and `attach`: the locks, the wait for them, and the command from its
+//! start to its end. The command ends early enough to be gone before its lease.
 
 use std::{ffi::OsString, fmt, num::NonZeroU32, time::Duration};
 
@@ -19,8 +19,10 @@ use crate::{
     processes::Scope,
     release::Release,
     signals::Signals,
-    store, text,
-    waiting::{BRIEF_PATIENCE, Budget, LONG, LockWait, Question, pause},
+    store,
+    supervisor::Supervisor,
+    text,
+    waiting::{BRIEF_PATIENCE, Budget, LEAVE_PATIENCE, LONG, LockWait, Question, pause},
     watcher::Deadline,
 };
 
@@ -41,17 +43,20 @@ pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
     }
 }
 
-/// Campaigns, runs the command while it leads, and campaigns again after a loss. Ends when the command ends by itself, and when
-/// it is asked to end.
+/// Campaigns, runs the command while it leads, and campaigns again after a loss. Ends when the command ends by
+/// itself, and when a signal asks it to end.
 pub(crate) async fn lead(global: &Global, args: Lead) -> Result<u8, Stop> {
     let task = Task::from(&args);
     task.check()?;
     let mut started = Started::new(global, &task, LockNames::only(args.name)).await?;
     started.refuse_nested().await?;
     let election = started.locks.election(started.wanted.name());
+    let (name, supervisor) = (started.wanted.name().to_string(), Supervisor::of_this_process());
+    supervisor.is_ready(&format!("campaigning for {name}"));
     loop {
         let guards = started.enter_for_ever().await?;
         let term = election.term(started.wanted.first(&guards));
+        supervisor.status(&format!("leading {name}, token {}", started.wanted.first(&guards).token()));
         term.announce().await;
         let proclaimed = async |signals: &mut Signals| match &args.proclaim {
             Some(text) => proclaim(global, &term, text, signals).await,
@@ -60,13 +65,17 @@ pub(crate) async fn lead(global: &Global, args: Lead) -> Result<u8, Stop> {
         match started.run(guards, proclaimed).await? {
             CommandEnd::Ended(code) => return Ok(code),
             CommandEnd::Lost(line) if started.signals.is_asked() => return Err(task.lost(line)),
-            CommandEnd::Lost(line) if !global.quiet => exit::warn(&format!("{line}. Campaigning again")),
-            CommandEnd::Lost(_) => {}
+            CommandEnd::Lost(line) => {
+                supervisor.status(&format!("campaigning again; {line}"));
+                if !global.quiet {
+                    exit::warn(&format!("{line}. Campaigning again"));
+                }
+            }
         }
     }
 }
 
-/// A leader that cannot be found leads all the same.
+/// A leader that cannot publish its text leads anyway.
 async fn proclaim(global: &Global, term: &Term, text: &str, signals: &mut Signals) -> Result<(), Stop> {
     let question = Question::new(global, "proclaiming").about(term.name());
     let proclaimed = question.awaited(signals.asked_to_end(), term.proclaim(text)).await;
@@ -76,7 +85,7 @@ async fn proclaim(global: &Global, term: &Term, text: &str, signals: &mut Signal
     Ok(())
 }
 
-/// Locks and a command, checked and ready to wait for the ones and to run the other.
+/// Locks and a command, checked and ready to wait for the locks and to run the command.
 pub(crate) struct Started<'a> {
     global: &'a Global,
     task: &'a Task,
@@ -85,7 +94,7 @@ pub(crate) struct Started<'a> {
     every: Option<Every<'a>>,
     stopping: Stopping,
     ttl: Duration,
-    /// How long it took to get the locks.
+    /// How long it took to acquire the locks.
     waited: Duration,
     signals: Signals,
 }
@@ -95,11 +104,11 @@ impl<'a> Started<'a> {
         Scope::check(global.quiet)?;
         let locks = store::connect(global).await?;
         let (ttl, stopping) = task.durations(&locks.promises())?;
-        let (every, waited, signals) = (None, Duration::ZERO, Signals::listen()?);
+        let (every, waited, signals) = (None, Duration::ZERO, Signals::listen_for_command()?);
         Ok(Self { global, task, locks, wanted, every, stopping, ttl, waited, signals })
     }
 
-    /// Refuses what the runs around this one hold.
+    /// Refuses locks that the runs around this one hold.
     async fn refuse_nested(&mut self) -> Result<(), Stop> {
         self.wanted.refuse_nested(self.global, &self.locks, &mut self.signals).await
     }
@@ -123,7 +132,7 @@ impl<'a> Started<'a> {
         &mut self.signals
     }
 
-    /// The exit code if it is not time yet for a command with an interval.
+    /// The exit code if a command with an interval is not due.
     async fn skip_early(&mut self) -> Result<Option<u8>, Stop> {
         match &self.every {
             Some(every) => every.skip_early(&mut self.signals).await,
@@ -136,7 +145,7 @@ impl<'a> Started<'a> {
         self.acquire(budget, conflict, false).await
     }
 
-    /// The same for as long as it takes, however long the store fails.
+    /// The same without a limit, however long the store fails.
     async fn enter_for_ever(&mut self) -> Result<Guards, Stop> {
         self.acquire(Budget(None), exit::CONFLICT, true).await
     }
@@ -153,7 +162,7 @@ impl<'a> Started<'a> {
         Ok(guards)
     }
 
-    /// Runs the command after `before`, unless it is not time for it, and gives the locks back.
+    /// Runs the command after `before`, unless it is not due, and releases the locks.
     ///
     /// # Errors
     /// Why it was not started, or that a lease was lost although the command had ended.
@@ -192,7 +201,7 @@ impl<'a> Started<'a> {
 pub(crate) struct LockNames {
     names: Vec<LockName>,
     how: How,
-    /// Of one lock; several are mutexes.
+    /// The mode of one lock; several are mutexes.
     mode: Mode,
 }
 
@@ -204,8 +213,8 @@ enum How {
 }
 
 impl LockNames {
-    /// What stands in the arguments. With `--any` there is no NAME, and what was taken for it begins the command; `written` is
-    /// the whole command line.
+    /// The names in the arguments. With `--any` there is no NAME, and the argument in its place begins the command;
+    /// `written` is the whole command line.
     fn of(args: &mut Run, written: impl Iterator<Item = OsString>) -> Result<Self, Stop> {
         let mode = mode(args);
         let wanted = if args.any.is_empty() {
@@ -244,18 +253,18 @@ impl LockNames {
     fn first(&self, held: &Guards) -> Lease {
         let first = match self.how {
             How::All => held.get(&self.names[0]),
-            // Where a semaphore is so many mutexes, that of the slot has a name of its own.
+            // Where a semaphore is built from mutexes, the mutex of the slot has its own name.
             How::One | How::Any => held.iter().next(),
         };
         first.expect("BUG: something is held").clone()
     }
 
-    /// Waits for all of them, which are all that there are, rather than for one.
+    /// True if it waits for all of them instead of one.
     fn is_all(&self) -> bool {
         self.how == How::All
     }
 
-    /// Refuses what the runs around this one hold, and keep for as long as it waits.
+    /// Refuses locks that the runs around this one hold, and keep while it waits.
     async fn refuse_nested(
         &self,
         global: &Global,
@@ -266,7 +275,7 @@ impl LockNames {
         for name in &self.names {
             let asked = nested::nesting(global, locks, (name, self.mode), signals.asked_to_end()).await?;
             match (self.how, asked) {
-                // One that can be had is enough.
+                // One possible lock is enough.
                 (How::Any, Nesting::Fits) | (_, Nesting::Unanswered) => return Ok(()),
                 (How::Any, Nesting::Never(stop)) => refused = Err(stop),
                 (How::All | How::One, Nesting::Never(stop)) => return Err(stop),
@@ -276,7 +285,7 @@ impl LockNames {
         refused
     }
 
-    /// What is held, for people.
+    /// The held locks, for messages.
     fn held(&self, held: &Guards) -> String {
         match self.how {
             How::One | How::All => self.to_string(),
@@ -284,7 +293,7 @@ impl LockNames {
         }
     }
 
-    /// Waits until it is held. `set` has the settings of each lock.
+    /// Waits until the lock or locks are held. `set` applies the settings of each lock.
     async fn acquire(
         &self,
         asking: LockRequest<'_>,
@@ -319,14 +328,14 @@ impl fmt::Display for LockNames {
     }
 }
 
-/// Where and how it is asked for.
+/// The parameters of a request.
 struct LockRequest<'a> {
     locks: &'a Locker,
     waiting: &'a LockWait<'a>,
     budget: Budget,
 }
 
-/// The lock that was named, in the mode in which it is wanted.
+/// The named lock, in the wanted mode.
 fn one(locks: &Locker, name: &LockName, mode: Mode) -> Lock {
     match mode {
         Mode::Exclusive => locks.mutex(name),
@@ -346,13 +355,13 @@ fn mode(args: &Run) -> Mode {
 /// A command that runs, or is about to, under its locks.
 struct LockedCommand<'a> {
     task: &'a Task,
-    /// Of the lock or locks, for people.
+    /// The name of the lock or locks, for messages.
     name: &'a str,
     stopping: Stopping,
     guard: Guards,
     /// The lock that was named first.
     first: Lease,
-    /// How long it took to get them.
+    /// How long it took to acquire them.
     waited: Duration,
     is_verbose: bool,
     release: Release<'a>,
@@ -379,7 +388,8 @@ impl LockedCommand<'_> {
 
     async fn run(self, signals: &mut Signals, since: Moment) -> Result<CommandEnd, Stop> {
         signals.listen_to_stop();
-        // We may have been stopped since the grant: nothing is started that would have to be killed at once.
+        // The process may have been stopped since the grant: nothing is started that would have to be killed
+        // immediately.
         if let Err(lost) = self.guard.check() {
             let line = format!("{}: {lost}. Started nothing", self.lost_name());
             self.release.in_passing(self.guard).await;
@@ -410,7 +420,7 @@ impl LockedCommand<'_> {
                 };
                 self.say_how_it_went(since);
                 if is_planned {
-                    // Our belief ends with it; the lease on the store lasts longer.
+                    // Validity ends with it; the lease on the store lasts longer.
                     let left = self.release.ttl;
                     self.release.awaited(self.guard, left, signals).await;
                 } else {
@@ -421,21 +431,24 @@ impl LockedCommand<'_> {
         }
     }
 
-    /// The command has ended with this code, and the lock was believed in until then: what is left to do under it, and the release.
+    /// The command has ended with this code, and the lock was valid until then: the remaining work under it, and
+    /// the release.
     ///
     /// # Errors
-    /// The lease is gone all the same: the store says so. That may have been while the command ran.
+    /// The store reports that the lease is gone anyway. That may have happened while the command ran.
     async fn finish(
         self,
         (code, started): (u8, Moment),
         since: Moment,
         signals: &mut Signals,
     ) -> Result<CommandEnd, Stop> {
+        // What a second signal has killed is not waited for, but the store is for a moment.
+        let patience = if signals.is_insisted() { LEAVE_PATIENCE } else { BRIEF_PATIENCE };
         let counted = match self.every {
             Some(every) => every.ended(&self.first, (code, started), signals).await,
             None => Ok(()),
         };
-        // A store that was not waited for any longer is not waited for again.
+        // A store for which the user ended a wait is not waited for again.
         let is_silent = signals.is_insisted();
         let stayed = match counted {
             Ok(()) if is_silent => self.kept(false),
@@ -445,7 +458,7 @@ impl LockedCommand<'_> {
         self.say_how_it_went(since);
         let task = self.task;
         let lost = match stayed {
-            Ok(()) if is_silent => self.release.awaited(self.guard, BRIEF_PATIENCE, signals).await,
+            Ok(()) if is_silent => self.release.awaited(self.guard, patience, signals).await,
             Ok(()) => self.leave(signals).await,
             Err(lost) => {
                 let line = format!("{}: {lost}", self.lost_name());
@@ -490,7 +503,7 @@ impl LockedCommand<'_> {
         exit::warn(&format!("{}: waited {waited}, held {held}, {renewed}; the ttl is {ttl}", self.name));
     }
 
-    /// Which lock was lost, if it is one of several.
+    /// The name of the lost lock, if it is one of several.
     fn lost_name(&self) -> String {
         let lost = self.guard.iter().find(|lease| lease.check().is_err());
         let lost = lost.or_else(|| self.guard.iter().find(|lease| lease.is_renewal_failing()));
@@ -498,7 +511,7 @@ impl LockedCommand<'_> {
             .map_or_else(|| self.name.to_owned(), |lease| format!("{} (of {})", lease.name(), self.name))
     }
 
-    /// Until the command has ended by itself, or because the lease is over.
+    /// Waits until the command has ended by itself, or because the lease has ended.
     async fn attend(&self, child: &mut Child, signals: &mut Signals) -> Result<u8, Over> {
         loop {
             let change = child.look();
@@ -515,7 +528,7 @@ impl LockedCommand<'_> {
                         self.kill_at(TokioHost.now(), child).await;
                         return Err(Over::lost(lost));
                     }
-                    // What it left in its group still works under the lock.
+                    // Processes that it left in its group still work under the lock.
                     if child.is_gone() {
                         return Ok(code);
                     }
@@ -523,23 +536,30 @@ impl LockedCommand<'_> {
                 ChildChange::Suspended(why) => child.suspend_with(why, &self.guard),
                 ChildChange::None => {}
             }
+            // Again and again, for what was started meanwhile. The lock stays held until all are gone.
+            if signals.is_insisted() {
+                child.kill();
+            }
             tokio::select! {
                 biased;
                 ending = self.guard.expires_within(self.stopping.margin()) => {
                     return Err(self.stop(child, ending).await);
                 }
-                signal = signals.next() => if let Some(signal) = signal { child.signal(signal) },
+                signal = signals.next() => if let Some(signal) = signal.filter(|_| !signals.is_insisted()) {
+                    child.signal(signal);
+                },
                 // Nobody tells us of a renewal, nor when the last of a group has gone.
                 () = pause(self.stopping.look) => {}
             }
         }
     }
 
-    /// Stops the command early enough that it is gone before anybody else can be granted the lock. Answers why.
+    /// Stops the command early enough that it is gone before another client can be granted the lock. Returns the
+    /// reason.
     async fn stop(&self, child: &mut Child, ending: Result<(), Lost>) -> Over {
         let now = TokioHost.now();
         let (kill_at, over) = match ending {
-            // Broken, or forgotten by the store: nothing can be saved but the command's own tidying up.
+            // Broken, or forgotten by the store: the grace only lets the command clean up.
             Err(lost) if lost.cause() == Loss::Taken => (steady(now + self.stopping.grace), Over::lost(lost)),
             // Too late already, as after a suspend of the machine.
             Err(lost) if lost.cause() == Loss::Expired => (now, self.why_expired()),
@@ -580,13 +600,13 @@ impl LockedCommand<'_> {
     /// `--min-hold`, unless a second signal ends it.
     ///
     /// # Errors
-    /// The lease was lost meanwhile, or its loss was heard of only now.
+    /// The lease was lost during that time, or the loss was detected only now.
     async fn stay(&self, since: Moment, signals: &mut Signals) -> Result<(), Lost> {
-        // By the clock that does not step: this is a promise to others, and no belief.
+        // By the clock that does not step: this is a promise to others, not validity.
         let left = || self.task.min_hold.unwrap_or_default().saturating_sub(since.elapsed(TokioHost.now()));
         let is_staying = !left().is_zero();
         let ended = async {
-            // One that was passed on to the command is the first: it was for the command.
+            // A first signal that was passed on to the command does not count here: it was meant for the command.
             if !signals.is_asked() {
                 signals.asked_to_end().await;
             }
@@ -608,7 +628,7 @@ impl LockedCommand<'_> {
         self.kept(is_staying)
     }
 
-    /// Whether a lease was lost: as the store says, or before `--min-hold` was over.
+    /// Whether a lease was lost: as the store reports, or before the end of `--min-hold`.
     fn kept(&self, is_staying: bool) -> Result<(), Lost> {
         match self.guard.check().map_err(|lost| (lost.cause(), lost)) {
             Err((Loss::Taken, lost)) => Err(lost),
@@ -622,11 +642,11 @@ impl LockedCommand<'_> {
 pub(crate) enum CommandEnd {
     /// By itself, with this code.
     Ended(u8),
-    /// It was stopped, or not started, because the lease is over: why, for people.
+    /// It was stopped, or not started, because the lease has ended: the reason, for messages.
     Lost(String),
 }
 
-/// The command was stopped because the lease is over, or is about to be.
+/// The command was stopped because the lease has ended, or is about to.
 struct Over {
     why: String,
     /// What to do.
@@ -641,7 +661,7 @@ impl Over {
     }
 }
 
-/// The same moment for a wait that a step of the wall clock must not cut short: not for belief.
+/// The same moment for a wait that a step of the wall clock must not shorten: not for validity.
 fn steady(moment: Moment) -> Moment {
     Moment { wall: Duration::MAX, ..moment }
 }
@@ -658,25 +678,25 @@ fn still_running(daemons: &[nix::unistd::Pid]) -> String {
     )
 }
 
-/// A command that is to run under a lease, and how.
+/// A command to run under a lease, and its options.
 pub(crate) struct Task {
     ttl: Option<Timing>,
     min_hold: Option<Duration>,
     max_hold: Option<Duration>,
     grace: Option<Duration>,
     lost_exit_code: u8,
-    /// For a shell.
+    /// The command is a line for a shell.
     is_line: bool,
     argv: Vec<OsString>,
 }
 
 impl Task {
-    /// Before there is a store, which may be a file that is made. A default is never longer than this one.
+    /// Checked before the store is opened, which may create a file. A default is never longer than this one.
     pub(crate) fn check(&self) -> Result<(), Stop> {
         Stopping::new(self.grace, self.ttl.unwrap_or_default().ttl()).map(drop)
     }
 
-    /// What was named, if the store accepts it, otherwise the default; and how long a stop takes then.
+    /// The named ttl, if the store accepts it, otherwise the default; and the durations of a stop with it.
     fn durations(&self, promises: &Promises) -> Result<(Duration, Stopping), Stop> {
         let ttl = self.ttl.map_or_else(|| promises.default_ttl(), Timing::ttl);
         if ttl <= promises.max_ttl {
@@ -697,7 +717,7 @@ impl Task {
         let label = Label::new(&ours.host, ours.pid, &ours.user, command);
         let lock = lock.ttl(ttl).label(label);
         match self.max_hold {
-            // The command may run for so long: the time to stop it comes on top.
+            // The limit of the command; the time to stop it comes on top.
             Some(max_hold) => lock.max_hold(max_hold.saturating_add(stopping.margin())),
             None => lock,
         }
@@ -708,12 +728,12 @@ impl Task {
         if !self.is_line {
             return self.argv.clone();
         }
-        // Behind `--`, what begins with `-` or `+` is no flag of the shell.
+        // After `--`, an argument that begins with `-` or `+` is not a flag of the shell.
         let shell = ["sh", "-c", "--"].map(OsString::from);
         shell.into_iter().chain(self.argv.iter().cloned()).collect()
     }
 
-    /// The lease was lost, or `--max-hold` is over.
+    /// The lease was lost, or `--max-hold` has passed.
     pub(crate) fn lost(&self, line: String) -> Stop {
         Stop::new(self.lost_exit_code, line)
     }
@@ -741,7 +761,7 @@ impl From<&Lead> for Task {
     }
 }
 
-/// The program of a shell's command line, if its first word is plainly one: anything else may hold a password.
+/// The program of a shell's command line, if its first word is clearly one: any other text may hold a password.
 fn first_word(line: &str) -> &str {
     let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+');
     line.split_whitespace().next().filter(|word| word.chars().all(is_plain)).unwrap_or("sh")
@@ -754,12 +774,12 @@ struct Stopping {
     grace: Duration,
     /// From KILL until the group is surely gone.
     slack: Duration,
-    /// Between two looks at the command.
+    /// Between two checks of the command.
     look: Duration,
 }
 
 impl Stopping {
-    /// With the grace that was named, if one was.
+    /// With the grace that the user set, if any.
     fn new(grace: Option<Duration>, ttl: Duration) -> Result<Self, Stop> {
         let grace = grace.unwrap_or_else(|| (ttl / 4).min(Duration::from_secs(5)));
         if grace > ttl / 3 {
@@ -772,7 +792,7 @@ impl Stopping {
         Ok(Self { grace, slack, look: LOOK.min(ttl / 20) })
     }
 
-    /// Until when the watcher leaves everything to us: for half of the slack longer than we need ourselves.
+    /// Until when the watcher leaves everything to `tenure`: half of the slack longer than `tenure` itself needs.
     fn deadline(self, guard: &Guards) -> Deadline {
         let end = TokioHost.now() + guard.remaining();
         Deadline::new(Some(end.minus(self.grace + self.slack / 2)), end.minus(self.slack / 2))
@@ -784,6 +804,6 @@ impl Stopping {
     }
 }
 
-/// The longest time between two looks at the command and two messages to the watcher process; a twentieth of a short
-/// ttl.
+/// The longest time between two checks of the command and between two messages to the watcher process; a twentieth
+/// of a short ttl.
 const LOOK: Duration = Duration::from_millis(50);

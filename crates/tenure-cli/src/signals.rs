@@ -1,86 +1,98 @@
-//! The signals that `tenure` handles, and those that were ignored or blocked when it started: how the command gets these back.
+//! The signals that `tenure` handles, and those that were ignored or blocked when it started, so that the command
+//! gets these back.
 
 use std::{
-    ffi::{CString, OsString},
+    ffi::{CString, OsStr, OsString},
     fs, io,
-    os::unix::{ffi::OsStringExt, process::CommandExt},
-    process::Command,
+    os::unix::{
+        ffi::OsStringExt,
+        process::{CommandExt, parent_id},
+    },
+    process::{Command, id},
     sync::OnceLock,
+    task::{Context, Poll, Waker},
+    time::Duration,
 };
 
-use nix::{
-    sys::signal::{
-        SigSet, SigmaskHow,
-        Signal::{self, SIGPIPE, SIGTTOU, SIGXFSZ},
-    },
-    unistd::execvp,
+use nix::sys::signal::{
+    SigSet, SigmaskHow,
+    Signal::{self, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTTOU, SIGXFSZ},
 };
+use tenure::backend::{Host, Moment, TokioHost};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::Stop;
 
 type SignalStream = tokio::signal::unix::Signal;
 
-/// INT, TERM and HUP end a wait and are passed on to the command. CHLD says that a child has changed.
+/// INT, TERM, HUP and QUIT end a wait and are passed on to the command, and so are the others that people and programs send.
+/// CHLD says that a child has changed.
 ///
-/// A signal that was ignored when we started stays ignored, for us and for the command: HUP under `nohup`, INT after
-/// `&` in a script.
+/// A signal that was ignored at the start stays ignored, for `tenure` and for the command: HUP under `nohup`, INT
+/// after `&` in a script.
 pub(crate) struct Signals {
-    interrupt: Option<SignalStream>,
-    terminate: Option<SignalStream>,
-    hangup: Option<SignalStream>,
+    asking: Vec<(Signal, SignalStream)>,
+    /// What means nothing to us, by its number: those of real time have no name.
+    others: Vec<(i32, SignalStream)>,
     /// TSTP, once there is a command that must not run while we are suspended.
     stop: Option<SignalStream>,
     child: SignalStream,
-    /// Somebody has asked us to end.
-    is_asked: bool,
-    /// And once more, while we waited.
+    /// We were asked to end: how, and when.
+    asked: Option<(Signal, Moment)>,
+    /// And once more.
     is_insisted: bool,
 }
 
 impl Signals {
     pub(crate) fn listen() -> Result<Self, Stop> {
-        Ok(Self {
-            interrupt: listen_unless_ignored(Signal::SIGINT)?,
-            terminate: listen_unless_ignored(Signal::SIGTERM)?,
-            hangup: listen_unless_ignored(Signal::SIGHUP)?,
-            stop: None,
-            child: listen(Signal::SIGCHLD)?,
-            is_asked: false,
-            is_insisted: false,
-        })
+        let mut asking = Vec::new();
+        for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
+            asking.extend(listen_unless_ignored(signal as i32)?.map(|stream| (signal, stream)));
+        }
+        let (others, stop, child) = (Vec::new(), None, listen(Signal::SIGCHLD as i32)?);
+        Ok(Self { asking, others, stop, child, asked: None, is_insisted: false })
     }
 
-    /// Handles TSTP as well. Until then it suspends us like any other program.
+    /// The same for a verb that runs a command. Until there is one, nobody is there for what would be passed on.
+    pub(crate) fn listen_for_command() -> Result<Self, Stop> {
+        let mut signals = Self::listen()?;
+        for number in passed_on() {
+            signals.others.extend(listen_unless_ignored(number)?.map(|stream| (number, stream)));
+        }
+        Ok(signals)
+    }
+
+    /// There is a command from now on: TSTP is handled as well, which suspends us until then, like any other program. What
+    /// came before was not for the command.
     pub(crate) fn listen_to_stop(&mut self) {
-        self.stop = listen_unless_ignored(Signal::SIGTSTP).unwrap_or(None);
+        let mut nobody = Context::from_waker(Waker::noop());
+        for (_, stream) in &mut self.others {
+            while matches!(stream.poll_recv(&mut nobody), Poll::Ready(Some(()))) {}
+        }
+        self.stop = listen_unless_ignored(Signal::SIGTSTP as i32).unwrap_or(None);
     }
 
-    /// Waits for the next signal that asks us to end.
+    /// Waits for the next signal that asks `tenure` to end.
     pub(crate) async fn asked_to_end(&mut self) -> Signal {
-        let signal = tokio::select! {
-            _ = next(&mut self.interrupt) => Signal::SIGINT,
-            _ = next(&mut self.terminate) => Signal::SIGTERM,
-            _ = next(&mut self.hangup) => Signal::SIGHUP,
-        };
-        self.is_asked = true;
+        let signal = next(&mut self.asking).await;
+        self.asked = self.asked.or(Some((signal, TokioHost.now())));
         signal
     }
 
-    /// We were asked to end: by INT or TERM while the command ran, or by any of the three before and after.
+    /// We were asked to end: by INT or TERM while the command ran, or by HUP and QUIT as well before and after.
     pub(crate) fn is_asked(&self) -> bool {
-        self.is_asked
+        self.asked.is_some()
     }
 
-    /// A wait was ended by a second signal.
+    /// We were asked a second time.
     pub(crate) fn is_insisted(&self) -> bool {
         self.is_insisted
     }
 
-    /// Waits until we are asked to end once more: INT or TERM may have come before, while the command ran.
+    /// Waits for one more signal to end: INT or TERM may have come before, while the command ran.
     pub(crate) async fn insisted(&mut self) -> Signal {
         loop {
-            let is_again = self.is_asked;
+            let is_again = self.is_asked();
             let signal = self.asked_to_end().await;
             if is_again {
                 self.is_insisted = true;
@@ -89,19 +101,50 @@ impl Signals {
         }
     }
 
-    /// Waits for the next signal; `None` if a child has changed.
-    pub(crate) async fn next(&mut self) -> Option<Signal> {
-        let signal = tokio::select! {
-            biased;
-            _ = self.child.recv() => None,
-            _ = next(&mut self.interrupt) => Some(Signal::SIGINT),
-            _ = next(&mut self.terminate) => Some(Signal::SIGTERM),
-            _ = next(&mut self.hangup) => Some(Signal::SIGHUP),
-            _ = next(&mut self.stop) => Some(Signal::SIGTSTP),
-        };
-        self.is_asked |= matches!(signal, Some(Signal::SIGINT | Signal::SIGTERM));
-        signal
+    /// Waits for the next signal, which is for the command; `None` if a child has changed.
+    pub(crate) async fn next(&mut self) -> Option<i32> {
+        loop {
+            let signal = tokio::select! {
+                biased;
+                _ = self.child.recv() => return None,
+                signal = next(&mut self.asking) => signal,
+                number = next(&mut self.others) => return Some(number),
+                () = stopped(&mut self.stop) => return Some(Signal::SIGTSTP as i32),
+            };
+            // HUP may mean "read your settings again", and QUIT "show your threads".
+            let now = TokioHost.now();
+            match self.asked {
+                _ if !matches!(signal, SIGINT | SIGTERM) => {}
+                None => self.asked = Some((signal, now)),
+                Some((first, at)) if first == signal && at.elapsed(now) < ECHO => continue,
+                Some(_) => self.is_insisted = true,
+            }
+            return Some(signal as i32);
+        }
     }
+}
+
+/// What comes again so soon is the same signal: `timeout` sends TERM to the process and then to its group.
+const ECHO: Duration = Duration::from_millis(20);
+
+/// What is passed on beside the signals that ask us to end: each that a process may send and that would end or wake the command.
+fn passed_on() -> impl Iterator<Item = i32> {
+    use Signal::{SIGALRM, SIGCONT, SIGIO, SIGPROF, SIGUSR1, SIGUSR2, SIGVTALRM, SIGWINCH};
+    let named = [SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH, SIGCONT, SIGVTALRM, SIGPROF, SIGIO];
+    named.into_iter().map(|signal| signal as i32).chain(beside())
+}
+
+/// Those that only Linux has. The C library has the first two or three of real time for itself: no program can handle them.
+#[cfg(target_os = "linux")]
+fn beside() -> impl Iterator<Item = i32> {
+    use rustix_libc_wrappers::process::SignalExt as _;
+    let real_time = (0..).map_while(|n| rustix::process::Signal::rt(n).map(rustix::process::Signal::as_raw));
+    [Signal::SIGPWR, Signal::SIGSTKFLT].into_iter().map(|signal| signal as i32).chain(real_time)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn beside() -> impl Iterator<Item = i32> {
+    std::iter::empty()
 }
 
 /// For a verb that handles no signal: the first one ends the process, which holds nothing that it would have to give back.
@@ -109,34 +152,45 @@ pub(crate) async fn unhandled() -> Signal {
     std::future::pending().await
 }
 
-fn listen(to: Signal) -> Result<SignalStream, Stop> {
-    signal(SignalKind::from_raw(to as i32))
+fn listen(to: i32) -> Result<SignalStream, Stop> {
+    signal(SignalKind::from_raw(to))
         .map_err(|error| Stop::internal(format!("cannot install signal handlers: {error}")))
 }
 
-fn listen_unless_ignored(to: Signal) -> Result<Option<SignalStream>, Stop> {
+fn listen_unless_ignored(to: i32) -> Result<Option<SignalStream>, Stop> {
     if is_ignored(to) { Ok(None) } else { listen(to).map(Some) }
 }
 
-async fn next(stream: &mut Option<SignalStream>) {
+/// Waits for the next of these signals.
+async fn next<N: Copy>(streams: &mut [(N, SignalStream)]) -> N {
+    std::future::poll_fn(|context| {
+        let came = streams.iter_mut().find_map(|(signal, stream)| {
+            matches!(stream.poll_recv(context), Poll::Ready(Some(()))).then_some(*signal)
+        });
+        came.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
+}
+
+async fn stopped(stream: &mut Option<SignalStream>) {
     match stream {
         Some(stream) => drop(stream.recv().await),
         None => std::future::pending().await,
     }
 }
 
-/// Blocked in all our processes, so that a write is neither a stop nor a death: TTOU is for a write to a terminal in the
-/// background (`stty tostop`), XFSZ for a write to a file at its limit, which is then an error.
+/// Blocked in all processes of `tenure`, so that a write neither stops nor kills one: TTOU is for a write to a
+/// terminal in the background (`stty tostop`), XFSZ for a write to a file at its limit, which is then an error.
 const BLOCKED: [Signal; 2] = [SIGTTOU, SIGXFSZ];
 
-/// What was ignored, a bit for each signal.
+/// The signals that were ignored, one bit for each.
 static IGNORED: OnceLock<u64> = OnceLock::new();
 
 /// The mask of signals at the start.
 static MASK: OnceLock<SigSet> = OnceLock::new();
 
-/// Before `main`, because the runtime of Rust ignores PIPE before it calls that. Without `/proc` nothing is known, and
-/// no signal counts as ignored.
+/// Before `main`, because the runtime of Rust ignores PIPE before it calls that. Without `/proc` this is unknown,
+/// and no signal counts as ignored.
 #[ctor::ctor]
 fn look() {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -145,42 +199,96 @@ fn look() {
 }
 
 /// True if the signal was ignored at the start.
-fn is_ignored(signal: Signal) -> bool {
-    IGNORED.get().copied().unwrap_or(0) >> (signal as i32 - 1) & 1 == 1
+fn is_ignored(signal: i32) -> bool {
+    IGNORED.get().copied().unwrap_or(0) >> (signal - 1) & 1 == 1
 }
 
-/// Blocks what must not stop or kill us. Call it before there are threads, which inherit it.
+/// Blocks the signals that must not stop or kill `tenure`. Call it before there are threads, which inherit the
+/// mask.
 pub(crate) fn block() {
     if let Ok(mask) = SigSet::from_iter(BLOCKED).thread_swap_mask(SigmaskHow::SIG_BLOCK) {
         let _ = MASK.set(mask);
     }
 }
 
-/// What a process of ours between us and the command has to undo: see [`execute`].
+/// What a process between `tenure` and the command has to undo: see [`execute`].
 pub(crate) fn to_undo() -> String {
     let was_blocked = |signal| MASK.get().is_some_and(|mask| mask.contains(signal));
     let blocked = BLOCKED.into_iter().filter(|signal| !was_blocked(*signal));
-    let undone = blocked.chain(is_ignored(SIGPIPE).then_some(SIGPIPE));
+    let undone = blocked.chain(is_ignored(SIGPIPE as i32).then_some(SIGPIPE));
     undone.map(Signal::as_str).collect::<Vec<_>>().join(",")
 }
 
-/// Becomes the program, with the signals as they were for the process that said what is to undo. Returns why it cannot.
+/// Becomes the program, with the signals as they were for the process that said what is to undo, and as the one for which a
+/// supervisor meant what it had for that process. Returns why it cannot.
 pub(crate) fn execute(argv: Vec<OsString>, to_undo: &str) -> io::Error {
     let undone: SigSet = to_undo.split(',').filter_map(|name| name.parse::<Signal>().ok()).collect();
     let blocked = SigSet::from_iter(BLOCKED.into_iter().filter(|signal| undone.contains(*signal)));
     let _ = blocked.thread_unblock();
+    let environment = environment(std::env::vars_os(), parent_id(), id());
     // The runtime ignores PIPE in this process, and `Command` ends that for the program.
     let error = if undone.contains(SIGPIPE) {
-        let argv: Vec<CString> = argv.into_iter().map(text).collect();
-        let Err(error) = execvp(&argv[0], &argv);
-        error.into()
+        execute_as_it_is(argv, environment)
     } else {
-        Command::new(&argv[0]).args(&argv[1..]).exec()
+        Command::new(&argv[0]).args(&argv[1..]).env_clear().envs(environment).exec()
     };
     let _ = blocked.thread_block();
     error
 }
 
+#[cfg(target_os = "linux")]
+fn execute_as_it_is(argv: Vec<OsString>, environment: Vec<(OsString, OsString)>) -> io::Error {
+    let argv: Vec<CString> = argv.into_iter().map(text).collect();
+    let entry = |(name, value): (OsString, OsString)| [name, value].join(OsStr::new("="));
+    let environment: Vec<CString> = environment.into_iter().map(|variable| text(entry(variable))).collect();
+    let Err(error) = nix::unistd::execvpe(&argv[0], &argv, &environment);
+    error.into()
+}
+
+/// Other systems have no supervisor that names a process.
+#[cfg(not(target_os = "linux"))]
+fn execute_as_it_is(argv: Vec<OsString>, _environment: Vec<(OsString, OsString)>) -> io::Error {
+    let argv: Vec<CString> = argv.into_iter().map(text).collect();
+    let Err(error) = nix::unistd::execvp(&argv[0], &argv);
+    error.into()
+}
+
+/// The environment of the command: sockets and a watchdog of systemd that were for us are for it. They are named by a pid, and
+/// by a handle that is left out because the command has another one.
+fn environment(
+    ours: impl Iterator<Item = (OsString, OsString)>,
+    us: u32,
+    command: u32,
+) -> Vec<(OsString, OsString)> {
+    let (us, command) = (us.to_string(), command.to_string());
+    let named = |name: &OsStr| name == "LISTEN_PID" || name == "WATCHDOG_PID";
+    let passed = |(name, value): (OsString, OsString)| match named(&name) && value == *us {
+        true => (name, OsString::from(&command)),
+        false => (name, value),
+    };
+    ours.filter(|(name, _)| name != "LISTEN_PIDFDID").map(passed).collect()
+}
+
 fn text(argument: OsString) -> CString {
     CString::new(argument.into_vec()).expect("BUG: an argument of a process ends at its first NUL")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_supervisor_meant_for_us_is_for_the_command() {
+        let given =
+            [("LISTEN_PID", "7"), ("LISTEN_FDS", "2"), ("WATCHDOG_PID", "8"), ("LISTEN_PIDFDID", "99")];
+        let given = given.map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let command = environment(given.into_iter(), 7, 42);
+        let text: Vec<String> =
+            command.iter().map(|(name, value)| format!("{}={}", name.display(), value.display())).collect();
+        assert_eq!(
+            text,
+            ["LISTEN_PID=42", "LISTEN_FDS=2", "WATCHDOG_PID=8"],
+            "another process has the watchdog"
+        );
+    }
 }

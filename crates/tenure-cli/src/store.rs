@@ -1,30 +1,119 @@
-//! From `--url` to a store.
+//! From the URL that was chosen to a store, and what people see of it.
 
-use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt, path::PathBuf};
+use std::{
+    fs::{self, DirBuilder},
+    os::unix::fs::DirBuilderExt,
+    path::Path,
+    sync::OnceLock,
+};
 
-use tenure::{ConfigError, Locker};
+use tenure::{ConfigError, Locker, command::Volume};
 
 use crate::{
     args::Global,
-    exit::{Stop, UNAVAILABLE, chain},
+    exit::{self, Stop, UNAVAILABLE, chain},
+    sources::{By, NAME_ONE, Named, Surroundings},
 };
 
-/// Connects to the store that was named, or to the file in the state directory.
+/// The store of this process, once it is known.
+static CHOSEN: OnceLock<Named> = OnceLock::new();
+
+/// Connects to the store for a verb that acquires. The default file is announced before it is made.
 pub(crate) async fn connect(global: &Global) -> Result<Locker, Stop> {
-    let url = url(global)?;
-    if global.url.is_none() {
-        make_folder()?;
+    let locks = look(global).await?;
+    let named = chosen(global)?;
+    if let (By::Default, Some(file)) = (&named.by, named.file())
+        && !file.exists()
+        && !global.quiet
+    {
+        let file = file.display();
+        exit::warn(&format!(
+            "no store is named: locks are kept in {file}, for this account on this host; --url names another store"
+        ));
     }
-    tenure::connect(&url).await.map_err(|error: ConfigError| Stop::usage(chain(&error)))
+    Ok(locks)
 }
 
-/// Where the store is, as people may see it: a URL may hold a password, and the path of a file never does.
+/// Connects to the store for a verb that looks.
+pub(crate) async fn look(global: &Global) -> Result<Locker, Stop> {
+    let named = chosen(global)?;
+    if let (By::Default, Some(folder)) = (&named.by, named.file().and_then(Path::parent)) {
+        make_folder(folder)?;
+    }
+    tenure::connect(&named.url).await.map_err(|error: ConfigError| Stop::usage(chain(&error)))
+}
+
+/// Where the store is, as messages may show it: a URL may hold a password, and the path of a file never does.
 pub(crate) fn place(global: &Global) -> String {
     // OK to drop the error: who asks has connected.
-    url(global).map_or_else(|_| "the store".to_owned(), |url| place_of(&url))
+    chosen(global).map_or_else(|_| "the store".to_owned(), |named| place_of(&named.url))
 }
 
-/// The servers or the file that a URL names which was accepted: so that its login ends at the last `@` before a `/` or `?`.
+fn chosen(global: &Global) -> Result<&Named, Stop> {
+    if let Some(named) = CHOSEN.get() {
+        return Ok(named);
+    }
+    let named = Surroundings::of_process().named(global.url.as_deref())?;
+    if named.url.starts_with("memory:") {
+        return Err(Stop::usage(
+            "a memory: store ends with this process; use one that other processes see, as in --url sqlite:PATH",
+        ));
+    }
+    check_volume(&named, global.quiet)?;
+    Ok(CHOSEN.get_or_init(|| named))
+}
+
+/// A file that several machines share excludes no process of another machine.
+fn check_volume(named: &Named, quiet: bool) -> Result<(), Stop> {
+    let Some(file) = named.file() else { return Ok(()) };
+    let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let volume = Volume::of(&fs::canonicalize(&absolute).unwrap_or(absolute));
+    let place = file.display();
+    let refused = match (&volume, &named.by) {
+        (Volume::Local, _) => return Ok(()),
+        (Volume::Network(_), By::Default) => true,
+        _ => false,
+    };
+    if refused {
+        let line = format!(
+            "the default store {place} is on {volume}, where two machines could hold one lock; name a store with \
+                 --url or TENURE_URL: a server for locks between machines, sqlite:PATH on a local disk for this one"
+        );
+        return Err(Stop::new(UNAVAILABLE, line));
+    }
+    if !quiet {
+        exit::warn(&format!(
+            "{place} is on {volume}: if another machine has it too, both could hold one lock; use a local file or a \
+                 store with a server"
+        ));
+    }
+    Ok(())
+}
+
+/// For this user alone, unless it is there: any user that may write to it may delete what is remembered in it.
+fn make_folder(folder: &Path) -> Result<(), Stop> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
+        let folder = folder.display();
+        Stop::new(UNAVAILABLE, format!("the state directory {folder} cannot be made: {error}; {NAME_ONE}"))
+    })
+}
+
+/// Where `ls` looked, if it was not told.
+pub(crate) fn tell_where(global: &Global, found_nothing: bool) {
+    let (Ok(named), false) = (chosen(global), global.quiet) else { return };
+    let place = place_of(&named.url);
+    match (&named.by, named.file()) {
+        (By::User, _) => {}
+        (_, Some(file)) if found_nothing && !file.exists() => {
+            exit::warn(&format!("no lock is held or waited for: there is no file {} yet", file.display()));
+        }
+        _ if found_nothing => exit::warn(&format!("no lock is held or waited for in {place}")),
+        _ => exit::warn(&format!("these are the locks in {place}")),
+    }
+}
+
+/// The servers or the file in a URL that was accepted: its login therefore ends at the last `@` before a `/` or
+/// `?`.
 fn place_of(url: &str) -> String {
     let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
     let rest = rest.split('?').next().unwrap_or_default();
@@ -46,52 +135,6 @@ fn servers(url: &str) -> &str {
     let hosts = rest.split('/').next().unwrap_or_default();
     let hosts = hosts.rsplit('@').next().unwrap_or_default();
     if hosts.is_empty() && !rest.contains('@') { rest } else { hosts }
-}
-
-fn url(global: &Global) -> Result<String, Stop> {
-    match &global.url {
-        Some(url) if url.starts_with("memory:") => Err(Stop::usage(
-            "a memory: store ends with this process; use one that other processes see, as in --url sqlite:PATH",
-        )),
-        Some(url) => Ok(url.clone()),
-        None => default_url(),
-    }
-}
-
-fn default_url() -> Result<String, Stop> {
-    let file = folder()?.join("locks.db");
-    match file.to_str() {
-        Some(path) if !path.contains('?') => Ok(format!("sqlite:{path}")),
-        _ => Err(Stop::usage(
-            "the state directory's name cannot be part of a URL; name a store with --url sqlite:PATH",
-        )),
-    }
-}
-
-/// Where the file is that nobody named.
-fn folder() -> Result<PathBuf, Stop> {
-    let absolute = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
-    let Some(state) = state else {
-        return Err(Stop::usage(
-            "neither HOME nor XDG_STATE_HOME is set; name a store with --url sqlite:PATH",
-        ));
-    };
-    Ok(state.join("tenure"))
-}
-
-/// For this user alone, unless it is there: any user that may write to it may delete what is remembered in it.
-fn make_folder() -> Result<(), Stop> {
-    let folder = folder()?;
-    DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(|error| {
-        Stop::new(
-            UNAVAILABLE,
-            format!(
-                "cannot create the state directory {}: {error}; name a store with --url",
-                folder.display()
-            ),
-        )
-    })
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Text that is written: in whole lines, each one write that a pipe keeps whole, so that lines of several processes are not
-//! mixed. And how people read the holder, since when, and for how long.
+//! Printed text: in whole lines, each one write that a pipe keeps whole, so that lines of several processes are not
+//! mixed. Also how holders, times and durations are shown to people.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -73,7 +73,7 @@ pub(crate) fn word(text: &str) -> String {
     if text.chars().all(is_plain) { text.to_owned() } else { format!("'{text}'") }
 }
 
-/// `6.2 s`, or that it does not end by the clock.
+/// `6.2 s`, or that it has no end by the clock.
 pub(crate) fn left(left: Option<Duration>) -> String {
     left.map_or_else(|| "no end".to_owned(), seconds)
 }
@@ -124,7 +124,7 @@ pub(crate) fn clock(since_epoch: Duration) -> String {
 /// `PIPE_BUF` of Linux: what a pipe takes in one piece.
 const MOST: usize = 4096;
 
-/// What stands for the rest of a line that was cut.
+/// Marks a line that was cut.
 const CUT: &str = "…";
 
 #[cfg(test)]
@@ -152,7 +152,7 @@ mod tests {
     }
 
     proptest! {
-        /// Eight that were refused immediately wrote into each other's lines: a line of 67 bytes was 60 writes.
+        /// Eight refused processes wrote into each other's lines: a line of 67 bytes was 60 writes.
         #[test]
         fn a_line_is_one_write_that_a_pipe_keeps_whole(lines in prop::collection::vec(line(), 0..9)) {
             let text: String = lines.iter().map(|line| format!("{line}\n")).collect();

@@ -18,17 +18,17 @@ use crate::{
 /// Prints lines for people to the standard output.
 ///
 /// # Errors
-/// If it cannot be written, as on a full disk. A reader that has gone is no error: it has seen what it wanted.
+/// If it cannot be written, as on a full disk. A reader that has gone is not an error: it has seen what it wanted.
 pub(crate) fn print(text: &str) -> Result<(), Stop> {
     print_exactly(&text::fitted(text))
 }
 
-/// The same for programs: no line of it is cut.
+/// The same for programs: no line is cut.
 pub(crate) fn print_exactly(text: &str) -> Result<(), Stop> {
     printed(try_print(text))
 }
 
-/// What is to be said of an attempt to print.
+/// The result of an attempt to print.
 pub(crate) fn printed(attempt: io::Result<()>) -> Result<(), Stop> {
     match attempt {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -38,7 +38,7 @@ pub(crate) fn printed(attempt: io::Result<()>) -> Result<(), Stop> {
     }
 }
 
-/// Prints what the reader must not miss: here one that has gone is an error too.
+/// Prints text that the reader must not miss: here a reader that has gone is an error too.
 pub(crate) fn try_print(text: &str) -> io::Result<()> {
     text::write(&mut io::stdout(), &format!("{}\n", text.trim_end()))
 }
@@ -54,14 +54,17 @@ pub(crate) fn json_list<T: Serialize>(values: &[T]) -> String {
 }
 
 pub(crate) async fn ls(global: &Global, args: &Ls) -> Result<u8, Stop> {
-    let locks = store::connect(global).await?;
+    let locks = store::look(global).await?;
     let question = Question::new(global, "looking through the store").lasting(WALK);
     let views = question.answered(unhandled(), locks.list(&args.prefix)).await?;
     if args.json {
         print_exactly(&json_list(&views))?;
-    } else if !views.is_empty() {
+        return Ok(0);
+    }
+    if !views.is_empty() {
         print(&table(&views))?;
     }
+    store::tell_where(global, views.is_empty());
     Ok(0)
 }
 
@@ -100,7 +103,7 @@ pub(crate) fn lines(mut table: Table) -> String {
 }
 
 pub(crate) async fn show(global: &Global, args: &Show) -> Result<u8, Stop> {
-    let locks = store::connect(global).await?;
+    let locks = store::look(global).await?;
     let question = Question::new(global, "looking at the lock").about(&args.name);
     let view = question.answered(unhandled(), locks.inspect(&args.name)).await?;
     if args.json {
@@ -133,7 +136,7 @@ fn text(view: &LockView) -> String {
 }
 
 pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop> {
-    let locks = store::connect(global).await?;
+    let locks = store::look(global).await?;
     let question = Question::new(global, "breaking the lock").about(&args.name);
     let robbed = question.answered(unhandled(), locks.force_release(&args.name)).await?;
     if global.quiet {
@@ -145,7 +148,7 @@ pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop
         text += &format!("{name} was taken from {}\n", text::holder_since(holder));
     }
     match try_print(if robbed.is_empty() { format!("{name} was free") } else { text }.as_str()) {
-        // It is done, whether it can be said or not.
+        // The break is done, even if it cannot be printed.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Stop::internal(format!(
             "{name}: the lock was broken, but cannot write to the standard output: {error}"
         ))),
@@ -181,7 +184,7 @@ mod tests {
         prop::collection::vec(part, 0..4).prop_map(|parts| parts.concat())
     }
 
-    /// Whether it is `lines` lines that a terminal shows as what they are.
+    /// Whether it is `lines` lines that a terminal shows literally.
     fn is_tame(text: &str, lines: usize) -> bool {
         let hidden = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}');
         let is_bad = |c: char| (c.is_control() && c != '\n') || hidden(c);
@@ -191,8 +194,8 @@ mod tests {
     }
 
     proptest! {
-        /// An owner or a label that somebody wrote into the store painted the terminal and forged lines: what a label came
-        /// with was shown as it was.
+        /// An owner or a label in the store painted the terminal and forged lines, because a label was shown
+        /// unchanged.
         #[test]
         fn nothing_that_is_stored_paints_the_terminal_or_forges_a_line(a in stranger(), b in stranger(), foreign: bool) {
             let mut label = Label::new("", 7, "", "");

@@ -1,5 +1,6 @@
-//! Waiting: for a lock, and for whatever else is asked of the store. What is shown meanwhile on a terminal, what is said of a long
-//! wait that the user did not ask for (why, for how long, and what to do; in a pipe too), and how a signal ends it.
+//! Waiting: for a lock, and for any other answer of the store. What a terminal shows during the wait; the line
+//! about a long wait that the user did not ask for (why, for how long, and what to do; in a pipe too); and how a
+//! signal ends the wait.
 
 use std::{
     convert::Infallible,
@@ -23,12 +24,12 @@ use crate::{
     store, text,
 };
 
-/// How long to wait: zero asks once, `None` waits for as long as it takes.
+/// How long to wait: zero asks once, `None` waits without a limit.
 #[derive(Clone, Copy)]
 pub(crate) struct Budget(pub(crate) Option<Duration>);
 
 impl Budget {
-    /// Acquires within the time, or for as long as it takes.
+    /// Acquires within the time, or without a limit.
     pub(crate) async fn of<G, W>(
         self,
         for_ever: impl Future<Output = Result<G, AcquireError>>,
@@ -47,17 +48,17 @@ impl Budget {
 /// Waits for a lock, for several, or for one of several.
 pub(crate) struct LockWait<'a> {
     locks: &'a Locker,
-    /// What is waited for, for people.
+    /// The lock or locks, for messages.
     what: String,
-    /// It is several immediately, of which one is waited for at a time.
+    /// It waits for all of several locks, one at a time.
     is_all: bool,
     quiet: bool,
     conflict: u8,
-    /// How long the store may fail in a row if the wait for the lock has no end; `None`: as long as it likes.
+    /// How long the store may fail in a row if the wait for the lock has no end; `None`: without a limit.
     patience: Option<Duration>,
     progress: Progress,
     started: Moment,
-    /// Where the store is, for people.
+    /// Where the store is, for messages.
     place: String,
 }
 
@@ -69,23 +70,23 @@ impl<'a> LockWait<'a> {
         Self { locks, what, is_all, quiet, conflict, patience, progress, started, place }
     }
 
-    /// The same, for as long as the store may fail.
+    /// The same, however long the store fails.
     pub(crate) fn for_ever(self) -> Self {
         Self { patience: None, ..self }
     }
 
-    /// What is waited for is several locks, one after the other.
+    /// It waits for several locks, one after the other.
     pub(crate) fn of_all(self, is_all: bool) -> Self {
         Self { is_all, ..self }
     }
 
-    /// The lock as it is to be asked for, so that the waiting can be seen.
+    /// The lock to request, with its progress connected.
     pub(crate) fn prepared(&self, lock: Lock, budget: Budget) -> Lock {
         let lock = lock.progress(&self.progress);
         if budget.0.is_none() { lock.patience(self.patience.unwrap_or(FOR_EVER)) } else { lock }
     }
 
-    /// Acquires within `budget`, or for as long as it takes. A signal ends the wait and leaves no waiter behind.
+    /// Acquires within `budget`, or without a limit. A signal ends the wait and leaves no waiter behind.
     pub(crate) async fn acquire(
         &self,
         lock: Lock,
@@ -96,7 +97,7 @@ impl<'a> LockWait<'a> {
         self.awaited(budget, signals, budget.of(lock.acquire(), |budget| lock.within(budget).acquire())).await
     }
 
-    /// Waits for what was prepared, with what is shown meanwhile.
+    /// Waits for the prepared request, and shows the wait.
     pub(crate) async fn awaited<G>(
         &self,
         budget: Budget,
@@ -119,7 +120,8 @@ impl<'a> LockWait<'a> {
         }
     }
 
-    /// Waits until nothing of ours is left in the queue, but not long for a store that does not answer. A signal ends it.
+    /// Waits until no place of this process is left in the queue, but not long for a store that does not answer. A
+    /// signal ends it.
     async fn leave(&self, signals: &mut Signals) {
         let patience = match StoreTrouble::of(&self.progress, self.locks, &self.place) {
             Some(_) => BRIEF_PATIENCE,
@@ -181,13 +183,13 @@ impl<'a> LockWait<'a> {
         format!("{}: waiting for {}", self.name(), text::seconds(self.started.elapsed(TokioHost.now())))
     }
 
-    /// What is waited for at present.
+    /// The name of the lock that it waits for at present.
     fn name(&self) -> String {
         let one = self.progress.name().filter(|_| self.is_all);
         one.map_or_else(|| self.what.clone(), |one| format!("{one} (of {})", self.what))
     }
 
-    /// Why the store lets us wait, and when we give up.
+    /// Why the store makes this client wait, and when the wait ends.
     fn trouble(&self, budget: Option<Duration>) -> Option<StoreTrouble> {
         let end = match budget {
             Some(Duration::ZERO) => String::new(),
@@ -200,7 +202,7 @@ impl<'a> LockWait<'a> {
     }
 }
 
-/// A question to the store, which answers immediately or is in trouble.
+/// A query to the store, which answers immediately or is in trouble.
 pub(crate) struct Question<'a> {
     global: &'a Global,
     what: String,
@@ -212,7 +214,7 @@ pub(crate) struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    /// `what` is done by it, for people.
+    /// `what` describes it, for messages.
     pub(crate) fn new(global: &'a Global, what: impl Into<String>) -> Self {
         Self { global, what: what.into(), lock: None, work: Duration::ZERO, most: QUESTION }
     }
@@ -222,12 +224,12 @@ impl<'a> Question<'a> {
         Self { lock: Some(lock.clone()), ..self }
     }
 
-    /// One to which the answer may take so long.
+    /// For a query whose answer may take this long.
     pub(crate) fn lasting(self, most: Duration) -> Self {
         Self { most, ..self }
     }
 
-    /// One of many that take so long if each is answered immediately.
+    /// For many queries that take this long if each is answered immediately.
     pub(crate) fn repeated_for(self, work: Duration) -> Self {
         Self { work, ..self }
     }
@@ -271,8 +273,8 @@ impl<'a> Question<'a> {
     }
 }
 
-/// Waits for the store, whatever is asked of it: the one way in which the command does. The answer, or the signal that ended the
-/// wait; what is shown and said meanwhile never ends.
+/// Waits for the store, whatever the request: the only way in which the command does. Returns the answer, or the
+/// signal that ended the wait; the display during the wait never ends by itself.
 pub(crate) async fn attended<A>(
     answer: impl Future<Output = A>,
     signal: impl Future<Output = Signal>,
@@ -288,8 +290,8 @@ pub(crate) async fn attended<A>(
     }
 }
 
-/// Waits until what is released in the background is, but for no longer than this, which is too short for a word. A signal ends
-/// it.
+/// Waits until background releases are done, but for no longer than this, which is too short for a message. A
+/// signal ends it.
 pub(crate) async fn drained(
     locks: &Locker,
     patience: Duration,
@@ -298,7 +300,7 @@ pub(crate) async fn drained(
     attended(locks.flush(patience), signal, pending(), pending()).await.unwrap_or(false)
 }
 
-/// Why a store lets us wait.
+/// Why a store makes this client wait.
 pub(crate) struct StoreTrouble {
     /// What people read.
     pub(crate) why: String,
@@ -306,17 +308,17 @@ pub(crate) struct StoreTrouble {
     is_long: bool,
 }
 
-/// What makes one trouble another one, of which another line is said.
+/// The reason: another reason gets another line.
 #[derive(Clone, Copy, Debug)]
 enum Reason {
-    /// The store said why it does not serve yet, and that it will then.
+    /// The store has returned why it does not serve yet, and when it will.
     Closed(Moment),
-    /// It gives no answer since then. That a connection cannot be made is soon said in other words, and is the same.
+    /// It has not answered since then. A failed connection soon returns another text, and is the same reason.
     Silent(Moment),
 }
 
 impl Reason {
-    /// Whether who was told of `self` knows of the other one.
+    /// Whether a line about `self` covers the other one.
     fn tells(self, other: Self) -> bool {
         match (self, other) {
             (Self::Closed(said), Self::Closed(until)) => said.elapsed(until) < LONGER,
@@ -327,7 +329,7 @@ impl Reason {
 }
 
 impl StoreTrouble {
-    /// What keeps a claim from being answered; `None` while the store answers.
+    /// Why a claim has no answer; `None` while the store answers.
     pub(crate) fn of(progress: &Progress, locks: &Locker, place: &str) -> Option<Self> {
         let since = progress.unanswered_since()?;
         let waited = since.elapsed(TokioHost.now());
@@ -337,15 +339,16 @@ impl StoreTrouble {
             let reason = Reason::Closed(TokioHost.now() + left);
             return Some(Self { why, reason, is_long: left >= KNOWN_LONG || waited >= LONG });
         }
-        // That a request timed out says no more than that there was no answer.
+        // A timeout only means that there was no answer.
         let said = error.as_ref().filter(|error| error.kind() != ErrorKind::TimedOut);
         let why = said.map_or_else(|| silence(place, waited), |error| exit::chain(error));
-        // A first answer that is late is no failure: a busy server takes some seconds, and a request times out after five.
+        // A late first answer is not a failure: a busy server takes some seconds, and a request times out after 5
+        // s.
         let is_long = error.is_some() && waited >= LONG;
         (waited >= BRIEF).then_some(Self { why, reason: Reason::Silent(since), is_long })
     }
 
-    /// With a word about the end of the wait, which only a store knows that said why it does not serve.
+    /// Adds the end of the wait, which is known only if the store has returned why it does not serve.
     pub(crate) fn until(mut self, end: &str) -> Self {
         if matches!(self.reason, Reason::Silent(_)) {
             self.why += end;
@@ -354,7 +357,7 @@ impl StoreTrouble {
     }
 }
 
-/// When the store will serve, if it says so: not one that is busy for a moment.
+/// When the store will serve, if it has announced that: not for a transient overload.
 fn served_in(error: &BackendError) -> Option<Duration> {
     error.retry_hint().filter(|_| error.kind() != ErrorKind::Throttled)
 }
@@ -363,14 +366,14 @@ pub(crate) fn silence(place: &str, waited: Duration) -> String {
     format!("no answer from {place} for {}", text::seconds(waited))
 }
 
-/// What spares the wait for a server whose guard makes it wait.
+/// How to avoid the wait for a server with a restart guard.
 fn way_out(locks: &Locker) -> String {
     locks.promises().max_ttl_parameter.map_or_else(String::new, |parameter| {
         format!("; a test server needs no such wait: add ?guard=off or a smaller ?{parameter}= to the URL")
     })
 }
 
-/// Says the line of a long trouble, once for each reason, where no progress line is drawn.
+/// Prints the line of a long trouble, once for each reason, where no progress line is drawn.
 pub(crate) async fn announce(
     quiet: bool,
     look: impl Fn() -> Option<StoreTrouble>,
@@ -395,7 +398,7 @@ pub(crate) async fn announce(
     }
 }
 
-/// Says the line once if the step takes longer than `patience`, where no progress line is drawn.
+/// Prints the line once if the step takes longer than `patience`, where no progress line is drawn.
 pub(crate) async fn announce_after(quiet: bool, patience: Duration, line: impl Fn() -> String) -> Infallible {
     let began = TokioHost.now();
     let look = || {
@@ -457,10 +460,9 @@ pub(crate) async fn pause(d: Duration) {
     TokioHost.sleep_until(TokioHost.now() + d).await;
 }
 
-/// The longest time to wait until what was not wanted in the end is given back: a place in a queue, or a lease that nobody
-/// heard of.
+/// The longest wait for the release of a place in a queue, or of a lease that is no longer needed.
 pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
-/// The same, and for a lease that is lost, where the store gives no answer: it most likely gives none now.
+/// The same for a store without an answer, and for a lease that is lost: the store most likely does not answer now.
 pub(crate) const BRIEF_PATIENCE: Duration = Duration::from_millis(200);
 /// How long a store may fail in a row if the wait for the lock has no end.
 const STORE_PATIENCE: Duration = Duration::from_secs(30);
@@ -468,24 +470,25 @@ const STORE_PATIENCE: Duration = Duration::from_secs(30);
 /// Longer than any machine runs: 100 years.
 const FOR_EVER: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
-/// A wait is announced when it is longer than two seconds. The rest is for connections that are given up after just that time:
-/// their one line says that.
+/// A wait is announced when it is longer than 2 s. The extra time is for connections that fail after exactly 2 s,
+/// whose error line reports that.
 pub(crate) const LONG: Duration = Duration::from_millis(2_250);
-/// If the store says how long it will be, such a wait is announced immediately.
+/// If the store has returned how long it will be, such a wait is announced immediately.
 const KNOWN_LONG: Duration = Duration::from_secs(1);
-/// If that is so much later than it said before, it is worth another line: the old answer may be some seconds old.
+/// If the announced time is this much later than before, it gets another line: the old answer may be some seconds
+/// old.
 const LONGER: Duration = Duration::from_secs(5);
-/// A store that fails for a shorter time is not worth a word on the progress line.
+/// A store that fails for a shorter time gets no text on the progress line.
 const BRIEF: Duration = Duration::from_millis(500);
-/// How often we check for such a wait.
+/// How often such a wait is checked.
 const LOOK: Duration = Duration::from_millis(100);
-/// In so many looks a trouble is seen before the store is blamed for it: a process that had no processor meanwhile has not
-/// seen it for long.
+/// In how many checks a trouble must be seen before the store is blamed for it: a process without a processor has
+/// not seen it for long.
 const LOOKS: u32 = 15;
 
-/// How long a question to the store may stay unanswered: a `Locker` gives up then.
+/// How long a query to the store may stay unanswered: then a `Locker` returns an error.
 const QUESTION: Duration = Duration::from_secs(5);
-/// How long a walk over all locks may take: a `Locker` gives up then.
+/// How long a scan of all locks may take: then a `Locker` returns an error.
 pub(crate) const WALK: Duration = Duration::from_secs(60);
 
 /// How often the line is redrawn.
@@ -502,7 +505,7 @@ const BAR: &str = "{bar:24} {wide_msg}";
 mod tests {
     use super::*;
 
-    /// The two words with which a gate closes and then opens were two lines.
+    /// The two messages of a gate that closed and then opened were two lines.
     #[test]
     fn a_gate_is_said_again_only_if_it_stays_closed_for_longer() {
         let at = |seconds| Moment { boot: Duration::from_secs(seconds), wall: Duration::from_secs(seconds) };

@@ -1,14 +1,15 @@
-//! The watcher process. It ends the command, and what the command started, if `tenure` was killed or is suspended: the
+//! The watcher process. It ends the command and its descendants if `tenure` was killed or is suspended: the
 //! parent-death signal reaches only the command, and a suspended `tenure` can stop nothing.
 //!
-//! `tenure` starts it before the command, tells it every new deadline, replaces it, kills it in the end: [`Watcher`]. The messages
-//! to it say which processes to watch, and until when: [`Message`]. The process itself: [`watch`].
+//! `tenure` starts it before the command, sends it every new deadline, replaces it, and kills it in the end:
+//! [`Watcher`]. The messages to it contain which processes to watch, and until when: [`Message`]. The process
+//! itself: [`watch`].
 
 use std::{
     ffi::OsString,
     io::{self, ErrorKind, PipeReader, PipeWriter, Read, Stdin, Write, stdin, stdout},
     os::{fd::AsFd, unix::process::CommandExt},
-    process::{Command, ExitCode, Stdio},
+    process::{Command, ExitCode},
     time::Duration,
 };
 
@@ -28,25 +29,25 @@ use crate::{
     processes::{self, Family, ProcessKey, Scope, raw},
 };
 
-/// A process that ends the command if we cannot, and its successors. Dropping this ends it.
+/// A process that ends the command if `tenure` cannot, and its successors. Dropping this ends it.
 pub(crate) struct Watcher {
     before: Vec<ProcessKey>,
-    /// Which processes to watch, once that is known.
+    /// The processes to watch, once they are known.
     watched: Option<Watched>,
     /// `None` while there is none: the last one was killed.
     process: Option<WatcherProcess>,
     started: Moment,
-    /// The next one is started so long after the last one.
+    /// The pause between the start of the last one and of the next.
     pause: Duration,
-    /// When it was said that one was killed.
+    /// When a message reported that one was killed.
     said: Option<Moment>,
-    /// It was said that none can be started.
+    /// A message reported that none can be started.
     is_missed: bool,
     has_acted: bool,
 }
 
 impl Watcher {
-    /// Starts it; `before` are the children that we have already.
+    /// Starts it; `before` are the existing children.
     pub(crate) fn start(before: Vec<ProcessKey>) -> io::Result<Self> {
         let process = Some(WatcherProcess::start(&before, None)?);
         let (watched, started, pause) = (None, TokioHost.now(), FIRST);
@@ -57,7 +58,7 @@ impl Watcher {
         self.process.as_ref().map(|process| process.pid)
     }
 
-    /// Tells it which processes to watch, and when to act. An error if that cannot be told.
+    /// Sends it the processes to watch, and when to act. An error if that cannot be sent.
     pub(crate) fn watch(&mut self, watched: Watched, deadline: Deadline) -> io::Result<()> {
         let message = Message::Watch(watched.clone());
         self.watched = Some(watched);
@@ -66,27 +67,27 @@ impl Watcher {
         process.until(deadline)
     }
 
-    /// Tells it when to act, if that has changed. True once it has begun to end the command.
+    /// Sends it when to act, if that has changed. True once it has begun to end the command.
     pub(crate) fn until(&mut self, deadline: Deadline) -> bool {
         self.hear();
         if self.process.is_none() && !self.has_acted {
             self.replace();
         }
-        // One that cannot be told was killed just now.
+        // If the message cannot be sent, it was killed just now.
         let _ = self.process.as_mut().map(|process| process.until(deadline));
         self.has_acted
     }
 
-    /// A child of ours has ended, and was waited for.
+    /// A child of `tenure` has ended, and was waited for.
     pub(crate) fn reaped(&mut self, pid: Pid) {
         if self.pid() == Some(pid) {
-            // What it said before it ended is still there.
+            // The messages that it sent before it ended can still be read.
             self.hear();
             self.process = None;
         }
     }
 
-    /// It says that it acts before it does.
+    /// It sends a message before it acts.
     fn hear(&mut self) {
         let said = self.process.as_mut().map(|process| process.answer.read(&mut [0]));
         self.has_acted |= matches!(said, Some(Ok(1)));
@@ -122,7 +123,7 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // Not asked: it may be stopped, and would not hear it.
+        // Not by a message: it may be stopped, and would not receive it.
         if let Some(pid) = self.pid() {
             let _ = kill(pid, Signal::SIGKILL);
             let _ = waitpid(raw(pid), WaitOptions::empty());
@@ -139,11 +140,12 @@ struct WatcherProcess {
 }
 
 impl WatcherProcess {
-    /// In a process group of its own, so that signals to our group do not reach it. If the command runs already, its pid
-    /// waits in the pipe, whatever happens to us meanwhile.
+    /// In its own process group, so that signals to the group of `tenure` do not reach it. If the command already
+    /// runs, its pid waits in the pipe, even if `tenure` dies.
     fn start(before: &[ProcessKey], watched: Option<&Watched>) -> io::Result<Self> {
         let (inbox, mut line) = io::pipe()?;
         let (answer, mouth) = io::pipe()?;
+        let (_, nobody) = io::pipe()?;
         // It may be stopped, and then it neither reads nor answers: we never wait for it.
         fcntl(&line, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         fcntl(&answer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -154,12 +156,13 @@ impl WatcherProcess {
             .arg0("tenure")
             .arg(VERB)
             .args(before.iter().map(written))
-            // It does not work under the lock of a `tenure` around us: that one must not take it for a process that does.
+            // It does not work under the lock of an outer `tenure`, which must not count it as such a process.
             .env_remove(nested::VARIABLE)
             .process_group(0)
             .stdin(inbox)
             .stdout(mouth)
-            .stderr(Stdio::null())
+            // Nobody reads it; `/dev/null` may be missing.
+            .stderr(nobody)
             .spawn()?;
         let pid = Pid::from_raw(i32::try_from(process.id()).expect("BUG: a pid is positive and fits"));
         Ok(Self { pid, line, answer, told: None })
@@ -179,7 +182,7 @@ fn say(line: &mut PipeWriter, message: &Message) -> io::Result<()> {
     let mut words = serde_json::to_vec(message)?;
     words.push(b'\n');
     match line.write_all(&words) {
-        // It is stopped, and has not read for hundreds of deadlines: it will act too early, but not too late.
+        // It is stopped, and has not read hundreds of deadlines: it will act too early, but not too late.
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
         said => said,
     }
@@ -204,11 +207,11 @@ pub(crate) struct Watched {
     pub(crate) command: i32,
     pub(crate) tenure: i32,
     pub(crate) adopts: bool,
-    /// The owner, which is in the environment of all that the command starts.
+    /// The owner, which is in the environment of all descendants of the command.
     pub(crate) owner: String,
 }
 
-/// When the watcher process ends the command: a little later than `tenure` does it itself.
+/// When the watcher process ends the command: a little later than `tenure` itself does.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadline {
     /// TERM; `None` if that has been sent.
@@ -234,7 +237,7 @@ impl Deadline {
         moment(self.kill)
     }
 
-    /// True if the difference is only that of two measurements.
+    /// True if the difference is no more than that of two measurements.
     fn is_about(self, other: Self) -> bool {
         let near = |a: Duration, b: Duration| a.abs_diff(b) < Duration::from_millis(1);
         self.wants_term() == other.wants_term()
@@ -286,16 +289,17 @@ impl Inbox {
     }
 }
 
-/// `__watch PID:BORN...`, the processes that were there before the command: reads from the standard input which to watch
-/// and until when. The end of the input says that `tenure` is dead.
+/// `__watch PID:BORN...`, the processes that existed before the command: reads from the standard input which to
+/// watch and until when. The end of the input means that `tenure` is dead.
 pub(crate) fn watch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    // Whoever asks all processes of a service to end does not mean us: we end with `tenure`.
+    // A signal to all processes of a service is not for this one, which ends with `tenure`.
     let _ = SigSet::all().thread_block();
     let before: Vec<ProcessKey> = arguments.filter_map(|argument| read(argument.to_str()?)).collect();
     let (mut inbox, mut watched, mut deadline) = (Inbox::new(), None, None::<Deadline>);
     loop {
         let left = deadline.map_or(CLOCKS, |deadline| deadline.first().remaining(TokioHost.now()));
-        // In this order: whoever was stopped finds a deadline that is over, and news of a later one behind it.
+        // In this order: after a stop it finds a deadline that has passed, and a message with a later one behind
+        // it.
         let is_over = deadline.is_some_and(|deadline| deadline.first().is_over(TokioHost.now()));
         match inbox.receive(left.min(CLOCKS)) {
             Ok(Some(Message::Watch(whom))) => watched = Some(whom),
@@ -330,12 +334,12 @@ fn family(watched: &Watched, scope: Scope) -> Family {
     }
 }
 
-/// `tenure` lives but is suspended: does what it would have done, and tells it first, for when it continues.
+/// `tenure` lives but is suspended: does its work, and sends it a message first, for when it continues.
 fn end(family: &Family, deadline: Deadline) {
     let _ = stdout().write_all(b"!").and_then(|()| stdout().flush());
     if deadline.wants_term() {
         family.signal(Signal::SIGTERM);
-        // A stopped process hears of it only when it goes on.
+        // A stopped process receives it only after it continues.
         family.signal(Signal::SIGCONT);
         wait(family, deadline.kill());
     }
@@ -356,7 +360,8 @@ fn wait(family: &Family, until: Moment) {
     }
 }
 
-/// `tenure` is dead and has no children any more: processes outside the command's group are found by their environment.
+/// `tenure` is dead and no longer has children: processes outside the command's group are found by their
+/// environment.
 fn kill_all(watched: &Watched) {
     let orphans = family(watched, Scope::default());
     let carries_mark = |process: &processes::Process| {
@@ -369,7 +374,7 @@ fn kill_all(watched: &Watched) {
         let is_of_it = |process: &&processes::Process| !process.is_dead && carries_mark(process);
         let left: Vec<&processes::Process> = session.iter().filter(is_of_it).collect();
         for process in &left {
-            process.signal(Signal::SIGKILL);
+            process.signal(Signal::SIGKILL as i32);
         }
         if (left.is_empty() && orphans.is_gone()) || began.elapsed(TokioHost.now()) >= DYING {
             return;
@@ -383,20 +388,20 @@ fn rest() {
     let _ = poll(&mut [], PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::ZERO));
 }
 
-/// Not a verb for people.
+/// Not a verb for users.
 pub(crate) const VERB: &str = "__watch";
 
 /// From one start to the next, if each watcher is killed immediately: the first time, and the longest.
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// From one line about watchers that are killed to the next, and how long one must live for the pauses to be short again.
+/// From one line about killed watchers to the next, and how long one must live before the pauses are short again.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How often the clocks are read: `poll` does not count the time in which the machine was suspended.
+/// How often the clocks are read: `poll` does not count the time of a suspend.
 const CLOCKS: Duration = Duration::from_secs(1);
 
-/// How often ending processes are looked at, and for how long after KILL. A process in an uninterruptible wait of the
+/// How often ending processes are checked, and for how long after KILL. A process in an uninterruptible wait of the
 /// kernel ends when that wait ends.
 const LOOK: Duration = Duration::from_millis(5);
 const DYING: Duration = Duration::from_secs(10);

@@ -144,7 +144,7 @@ fn a_database_of_a_newer_schema_is_refused() {
 fn a_folder_is_no_store() {
     let stage = Stage::new();
     fs::create_dir_all(stage.path("store/locks.db")).unwrap();
-    is_refused(&stage, &stage.path("store/locks.db"), 69, "cannot be opened");
+    is_refused(&stage, &stage.path("store/locks.db"), 69, "cannot open");
 }
 
 /// Somebody without rights, and a binary that anybody may run.
@@ -202,7 +202,9 @@ fn an_unreadable_file_is_refused() {
     let url = format!("sqlite:{}", file.display());
     allow(&file, 0o000);
     for verb in VERBS {
-        nobody.run(Some(&url), verb).complained(69, "cannot be opened; check that it and its directory");
+        nobody
+            .run(Some(&url), verb)
+            .complained(69, "cannot open the database file; check that it and its directory");
     }
     allow(&file, 0o644);
     assert!(!nobody.stage.path("ran").exists());

@@ -147,7 +147,7 @@ fn bad_input_is_named_and_no_secret_is_shown() {
         ),
         (format!("etcd://{}", server.address()), 69, "requires a user"),
         (secured.url(&format!("?ca={}", wrong.ca_file().display())), 69, "is not trusted"),
-        (secured.url("?ca=/no/such/file"), 69, "cannot be read"),
+        (secured.url("?ca=/no/such/file"), 69, "cannot read"),
         (format!("etcd://root:wr0ng-secret@{}?nope=1", server.address()), 64, "does not know parameter 1"),
         (format!("etcd://root:wr0ng-secret@{}/path", server.address()), 64, "?prefix="),
     ];

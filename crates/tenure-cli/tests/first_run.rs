@@ -1,6 +1,6 @@
 //! A fresh machine: nothing but the binary and an empty home. And every command that the READMEs show to its user.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use crate::stage::{Ended, Stage};
 
@@ -80,48 +80,94 @@ fn the_flags_in_the_readme_are_known() {
     }
 }
 
-/// The README's first command.
-#[test]
-fn an_empty_home_is_all_it_takes() {
-    let stage = Stage::new();
-    let ended = stage.run(&["run", "hello", "--", "echo", "I hold the lock"]);
-    ended.silent(0);
-    assert_eq!(ended.out, "I hold the lock\n");
-    assert!(stage.database().is_file(), "the state directory is the default's place");
+/// `tenure` where no store is named.
+fn without_a_store(stage: &Stage, arguments: &[&str]) -> Command {
+    if stage.path(".local").exists() {
+        fs::remove_dir_all(stage.path(".local")).unwrap();
+    }
+    let mut command = stage.command(arguments);
+    command.env_remove("TENURE_URL");
+    command
 }
 
-/// `$XDG_STATE_HOME` wins over the home.
+/// The README's first command, and what `ls` says of a store that nobody named.
 #[test]
-fn the_state_directory_of_xdg_is_respected() {
+fn an_empty_home_is_all_it_takes_and_the_default_file_is_announced_once() {
     let stage = Stage::new();
-    let mut command = stage.command(&["run", "hello", "--", "true"]);
+    let ended = stage.run_command(without_a_store(&stage, &["ls"]));
+    ended.complained(0, "there is no file");
+    let run = ["run", "hello", "--", "echo", "I hold the lock"];
+    let first = stage.run_command(without_a_store(&stage, &run));
+    assert_eq!((first.code, first.out.as_str()), (0, "I hold the lock\n"));
+    assert_eq!(first.err.lines().count(), 1, "{first:?}");
+    let file = stage.database();
+    assert!(first.err.contains(&format!("kept in {}", file.display())) && file.is_file(), "{first:?}");
+    let mut second = stage.command(&run);
+    second.env_remove("TENURE_URL");
+    stage.run_command(second).silent(0);
+    let mut looks = stage.command(&["ls"]);
+    looks.env_remove("TENURE_URL");
+    stage
+        .run_command(looks)
+        .complained(0, &format!("no lock is held or waited for in sqlite:{}", file.display()));
+    stage.run_command(without_a_store(&stage, &["run", "-q", "hello", "--", "true"])).silent(0);
+}
+
+/// `$XDG_STATE_HOME` wins over the home, and what systemd made for the unit over both.
+#[test]
+fn the_state_directories_of_a_unit_and_of_xdg_are_respected() {
+    let stage = Stage::new();
+    let mut command = without_a_store(&stage, &["run", "-q", "hello", "--", "true"]);
     command.env("XDG_STATE_HOME", stage.path("state"));
     stage.run_command(command).silent(0);
     assert!(stage.path("state/tenure/locks.db").is_file());
-    assert!(!stage.database().exists());
+    let mut command = without_a_store(&stage, &["run", "-q", "hello", "--", "true"]);
+    command.env("XDG_STATE_HOME", stage.path("state")).env("STATE_DIRECTORY", stage.path("unit"));
+    stage.run_command(command).silent(0);
+    assert!(stage.path("unit/locks.db").is_file() && !stage.database().exists());
 }
 
-/// One variable names the store for every command, and `--url` wins over it.
+/// One variable names the store for every command, and `--url` wins over it. Only there a path may be relative.
 #[test]
 fn the_store_is_named_by_a_variable_or_a_flag() {
     let stage = Stage::new();
-    let with_variable = |arguments: &[&str]| {
+    let with_variable = |url: &str, arguments: &[&str]| {
         let mut command = stage.command(arguments);
-        command.env("TENURE_URL", "sqlite:by-variable.db");
-        stage.run_command(command).silent(0);
+        command.env("TENURE_URL", url);
+        stage.run_command(command)
     };
-    with_variable(&["run", "hello", "--", "true"]);
-    with_variable(&["run", "--url", "sqlite:by-flag.db", "hello", "--", "true"]);
+    let absolute = format!("sqlite:{}", stage.path("by-variable.db").display());
+    with_variable(&absolute, &["run", "hello", "--", "true"]).silent(0);
+    with_variable(&absolute, &["run", "--url", "sqlite:by-flag.db", "hello", "--", "true"]).silent(0);
     assert!(stage.path("by-variable.db").is_file() && stage.path("by-flag.db").is_file());
     assert!(!stage.database().exists());
+    let relative = with_variable("sqlite:by-variable.db", &["run", "hello", "--", "true"]);
+    relative.complained(64, "the store in TENURE_URL is relative");
 }
 
-/// Without a home there is no default, and nothing is guessed.
+/// A file of settings names the store of the account, and a variable wins over it.
 #[test]
-fn without_a_home_a_store_must_be_named() {
+fn the_store_is_named_by_a_file_of_settings() {
     let stage = Stage::new();
-    let mut command = stage.command(&["run", "hello", "--", "true"]);
-    command.env_remove("HOME").env("XDG_STATE_HOME", "not/absolute");
-    stage.run_command(command).complained(64, "neither HOME nor XDG_STATE_HOME is set");
-    assert!(!stage.path("not").exists());
+    let folder = stage.path("config/tenure");
+    fs::create_dir_all(&folder).unwrap();
+    let (file, secret) = (folder.join("config.toml"), folder.join("url"));
+    fs::write(&secret, format!("sqlite:{}\n", stage.path("by-secret.db").display())).unwrap();
+    let run = |set: &dyn Fn(&mut Command)| {
+        let mut command = without_a_store(&stage, &["run", "hello", "--", "true"]);
+        command.env("XDG_CONFIG_HOME", stage.path("config"));
+        set(&mut command);
+        stage.run_command(command)
+    };
+    fs::write(&file, format!("url = \"sqlite:{}\"", stage.path("by-file.db").display())).unwrap();
+    run(&|_| {}).silent(0);
+    assert!(stage.path("by-file.db").is_file());
+    run(&|command| {
+        command.env("TENURE_URL_FILE", &secret);
+    })
+    .silent(0);
+    assert!(stage.path("by-secret.db").is_file());
+    fs::write(&file, "url = 5").unwrap();
+    run(&|_| {}).complained(64, "config.toml is wrong in line 1");
+    assert!(!stage.database().exists());
 }

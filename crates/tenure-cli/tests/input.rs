@@ -41,7 +41,7 @@ fn bad_names_are_refused_by_every_verb() {
             stage.run(&arguments).complained(64, part);
         }
     }
-    assert!(!stage.path("ran").exists() && !stage.path(".local").exists());
+    assert!(!stage.path("ran").exists() && !stage.database().exists());
 }
 
 /// What is no text is no name.
@@ -102,7 +102,7 @@ fn bad_ttls_are_refused_by_every_verb() {
         stage.run(&["lock", "job", "--ttl", ttl]).complained(64, part);
         stage.run(&["renew", "job", &owner, "--ttl", ttl]).complained(64, part);
     }
-    assert!(!stage.path("ran").exists() && !stage.path(".local").exists());
+    assert!(!stage.path("ran").exists() && !stage.database().exists());
     for ttl in ["24h", "1d"] {
         stage.run(&["run", "--ttl", ttl, "job", "--", "true"]).silent(0);
     }
@@ -142,7 +142,7 @@ fn an_unknown_scheme_is_refused_and_the_known_are_named() {
         ("sqlite::memory:", "needs the path of a file"),
         ("sqlite:x.db?nope=1", "does not know parameter 1"),
         ("sqlite:x.db?claim_ttl=soon", "claim_ttl= is no duration"),
-        ("sqlite:x.db?claim_ttl=1ms", "outside"),
+        ("sqlite:/no/x.db?claim_ttl=1ms", "outside"),
         ("memory:", "memory: store ends with this process"),
         ("memory://x", "memory: store ends with this process"),
     ] {
@@ -151,11 +151,15 @@ fn an_unknown_scheme_is_refused_and_the_known_are_named() {
         {
             stage.run(&[&["--url", url], arguments].concat()).complained(64, part);
         }
+        // A variable that is empty is unset.
+        if url.is_empty() {
+            continue;
+        }
         let mut command = stage.command(&["run", "job", "--", "touch", "ran"]);
         command.env("TENURE_URL", url);
         stage.run_command(command).complained(64, part);
     }
-    assert!(!stage.path("ran").exists() && !stage.path("x.db").exists() && !stage.path(".local").exists());
+    assert!(!stage.path("ran").exists() && !stage.path("x.db").exists() && !stage.database().exists());
 }
 
 /// Secrets never appear in output, however much of it was asked for.

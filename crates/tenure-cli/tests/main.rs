@@ -12,6 +12,7 @@ mod book;
 mod breaks;
 mod command;
 mod completions;
+mod containers;
 mod contention;
 mod damage;
 mod demo;

@@ -101,3 +101,60 @@ fn every_json_field_is_in_the_manual() {
         assert!(is_there, "the field {field}");
     }
 }
+
+/// The words of a message that are the same each time: at least three that follow each other, without what is put into them.
+fn constant_parts(message: &str) -> Vec<String> {
+    let mut parts = vec![Vec::new()];
+    for word in message.split_whitespace() {
+        let bare = word.trim_matches(|c: char| !c.is_alphanumeric());
+        let is_put_in = bare.chars().any(|c| c.is_ascii_digit())
+            || word.contains(['…', '`'])
+            || bare.chars().any(char::is_alphabetic) && !bare.chars().any(char::is_lowercase);
+        if !is_put_in {
+            parts.last_mut().unwrap().push(word);
+        }
+        if is_put_in || word.ends_with([',', ';', ':', '.', ')', '?']) {
+            parts.push(Vec::new());
+        }
+    }
+    let parts = parts.into_iter().filter(|part| part.len() >= 3);
+    parts.map(|part| part.join(" ").trim_matches([',', ';', ':', '.', '(', ')', '?']).to_owned()).collect()
+}
+
+/// The sources of all crates, each string in one line.
+fn sources(folder: &Path, text: &mut String) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, text);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            for line in fs::read_to_string(&path).unwrap().lines() {
+                match line.strip_suffix('\\') {
+                    Some(open) => *text += open.trim_start(),
+                    None => *text += &format!("{}\n", line.trim_start()),
+                }
+            }
+        }
+    }
+}
+
+/// Who looks for a message that was printed finds it on the page of errors: its words are those of the code.
+#[test]
+fn every_message_on_the_page_of_errors_is_one_of_the_code() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let page = fs::read_to_string(crates.join("../docs/reference/errors.md")).unwrap();
+    let mut code = String::new();
+    for entry in fs::read_dir(&crates).unwrap() {
+        let folder = entry.unwrap().path().join("src");
+        if folder.is_dir() {
+            sources(&folder, &mut code);
+        }
+    }
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let messages = rows.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    let parts: Vec<String> = messages.flat_map(constant_parts).collect();
+    assert!(parts.len() > 50, "{parts:?}");
+    let missing: Vec<&String> = parts.iter().filter(|part| !code.contains(*part)).collect();
+    assert!(missing.is_empty(), "no source says {missing:#?}");
+    assert_eq!(constant_parts("held by HOST pid 7: the lease has ended, or so"), ["the lease has ended"]);
+}

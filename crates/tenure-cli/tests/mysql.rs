@@ -126,7 +126,7 @@ fn what_is_wrong_with_mysql_is_said_in_one_line() {
         (at("joe:hidden", "tenure"), "refuses this user or password"),
         (at("tenure:right", "nothing"), "lacks a permission"),
         (at("tenure:right", "tenure?ssl-mode=REQUIRED"), "does not speak TLS"),
-        (at("tenure:hidden", no_ca), "cannot be read"),
+        (at("tenure:hidden", no_ca), "cannot read"),
         (at("tenure:right", "tenure?table=nowhere.locks"), "lacks a permission"),
         (nowhere, "cannot reach"),
     ] {

@@ -24,8 +24,8 @@ fn leaver() -> String {
     format!("timeout 600 sh -c '{HOLD}' left & exit 3")
 }
 
-/// A namespace with another `/proc`.
-struct World {
+/// Namespaces of its own, as those of a container: with another `/proc`.
+pub(crate) struct World {
     /// Up to the program that is started there.
     argv: Vec<String>,
 }
@@ -33,7 +33,7 @@ struct World {
 impl World {
     /// `unshare` with these flags, and a script that changes mounts; `None` if this machine forbids it. Without the rights
     /// of root it is tried in a namespace of users.
-    fn new(stage: &Stage, flags: &[&str], script: &str) -> Option<Self> {
+    pub(crate) fn new(stage: &Stage, flags: &[&str], script: &str) -> Option<Self> {
         let user: &[&str] = if geteuid().is_root() { &[] } else { &["-r"] };
         let script = format!("set -e; {script} exec \"$@\"");
         let argv = [&["unshare"], user, flags, &["sh", "-c", &script, "sh"]].concat();
@@ -42,14 +42,14 @@ impl World {
         trial.stderr(Stdio::null()).status().unwrap().success().then_some(world)
     }
 
-    fn program(&self, stage: &Stage, program: impl AsRef<OsStr>) -> Command {
+    pub(crate) fn program(&self, stage: &Stage, program: impl AsRef<OsStr>) -> Command {
         let mut command = stage.program(&self.argv[0]);
         command.args(&self.argv[1..]).arg(program);
         command
     }
 
     /// Starts `tenure` there.
-    fn start(&self, stage: &Stage, arguments: &[&str]) -> Process {
+    pub(crate) fn start(&self, stage: &Stage, arguments: &[&str]) -> Process {
         let tenure = stage.command(arguments);
         let mut command = self.program(stage, tenure.get_program());
         command.args(tenure.get_args());

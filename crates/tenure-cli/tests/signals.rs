@@ -2,7 +2,17 @@
 
 #![cfg(target_os = "linux")]
 
-use crate::stage::{Stage, process::Ended};
+use std::{fs, os::unix::net::UnixDatagram, time::Duration};
+
+use nix::sys::signal::Signal;
+use tenure_testkit::patience::eventually;
+
+use crate::screen::Screen;
+use crate::stage::{
+    PATIENCE, Process, Stage,
+    files::HOLD,
+    process::{Ended, is_alive},
+};
 
 /// Becomes a program with these signals ignored, and with those blocked.
 const BEQUEATH: &str =
@@ -68,4 +78,240 @@ fn a_file_at_its_limit_is_an_error() {
     assert_eq!(stage.run(&["run", "job", "--", "sh", "-c", "ulimit -f 0; echo x >full"]).code, 153);
     // The step between `tenure` and the command has something to say, too.
     limited(&Stage::on_redis(), 0, &["run", "job", "--", "./nosuch"]).mute(127);
+}
+
+/// What people and programs send.
+const SENT: [&str; 15] = [
+    "HUP", "QUIT", "USR1", "USR2", "ALRM", "WINCH", "CONT", "VTALRM", "PROF", "IO", "PWR", "RTMIN",
+    "RTMIN+5", "RTMAX-1", "RTMAX",
+];
+
+/// Notes each signal that comes, until `go` is there.
+const NOTER: &str = "exec 2>/dev/null; for s in $0; do trap \"echo $s >>heard\" $s; done; echo >started
+    until [ -e go ]; do sleep 0.05; done";
+
+/// Sends a signal, which may be one without a name.
+fn send(stage: &Stage, process: &Process, signal: &str) {
+    let mut kill = stage.program("bash");
+    kill.args(["-c", "kill -s $0 $1", signal, &process.pid().to_string()]);
+    stage.run_command(kill).mute(0);
+}
+
+/// Those beside INT, TERM and HUP ended `tenure`, and its command got KILL: a reload, a rotated log, a larger window.
+#[test]
+fn each_signal_goes_on_to_the_command_once() {
+    let stage = Stage::new();
+    let owner = "0123456789abcdef0123456789abcdef0123456789abcdef";
+    for verb in [&["run", "job"][..], &["lead", "job"], &["attach", "job", owner]] {
+        if verb[0] == "attach" {
+            stage.run(&["lock", "job", "--ttl", "20s", "--owner", owner]).silent(0);
+        }
+        let holder = stage.start(&[verb, &["--", "bash", "-c", NOTER, &SENT.join(" ")]].concat());
+        stage.has_lines("started", 1);
+        for (number, signal) in SENT.iter().enumerate() {
+            send(&stage, &holder, signal);
+            stage.has_lines("heard", number + 1);
+        }
+        stage.touch("go");
+        holder.ended().silent(0);
+        assert_eq!(stage.lines("heard"), SENT);
+        for file in ["started", "heard", "go"] {
+            fs::remove_file(stage.path(file)).unwrap();
+        }
+    }
+}
+
+/// A waiter has no command yet: such a signal neither ends the wait nor the command that starts later.
+#[test]
+fn what_is_for_a_command_does_not_end_a_wait() {
+    let stage = Stage::new();
+    let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
+    stage.beats("holder");
+    let mut waiter = stage.start_waiter("job", &["run", "job", "--", "touch", "ran"]);
+    for signal in SENT.iter().filter(|signal| !["HUP", "QUIT"].contains(signal)) {
+        send(&stage, &waiter, signal);
+    }
+    waiter.runs_on(Duration::from_millis(300));
+    stage.touch("go");
+    holder.ended().silent(0);
+    waiter.ended().silent(0);
+    assert!(stage.path("ran").exists());
+}
+
+/// L1: it is killed, with what it left, and the lock is held until all are gone.
+#[test]
+fn a_second_signal_kills_the_command_and_what_it_left() {
+    for (command, code) in
+        [("exec sh deaf", 137), ("sh deaf & exit 3", 3), ("timeout 600 sh deaf & exit 3", 3)]
+    {
+        let stage = Stage::new();
+        let deaf = "trap 'echo told >>told' TERM; echo $$ >pid.deaf; while :; do sleep 0.05; done";
+        fs::write(stage.path("deaf"), deaf).unwrap();
+        let mut holder = stage.start(&["run", "job", "--", "sh", "-c", command]);
+        let pid: i32 = stage.number("pid.deaf");
+        holder.signal(Signal::SIGTERM);
+        stage.has_lines("told", 1);
+        holder.runs_on(Duration::from_millis(300));
+        stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
+        holder.signal(Signal::SIGTERM);
+        let ended = holder.ended();
+        assert_eq!(ended.code, code, "{ended:?}");
+        assert!(!is_alive(pid), "{command}");
+        stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
+    }
+}
+
+/// HUP and QUIT have other meanings, however often they come.
+#[test]
+fn a_second_hup_kills_nothing() {
+    let stage = Stage::new();
+    let holder = stage.start(&["run", "job", "--", "bash", "-c", NOTER, "HUP QUIT"]);
+    stage.has_lines("started", 1);
+    for (number, signal) in ["HUP", "QUIT", "HUP", "QUIT"].iter().enumerate() {
+        send(&stage, &holder, signal);
+        stage.has_lines("heard", number + 1);
+    }
+    stage.touch("go");
+    holder.ended().silent(0);
+}
+
+/// A shell, `make` and `xargs` go on after an exit with 130.
+#[test]
+fn after_int_and_quit_the_parent_sees_a_death_by_it() {
+    let stage = Stage::new();
+    let _holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
+    stage.beats("holder");
+    for (signal, death) in [
+        (Signal::SIGINT, Some(2)),
+        (Signal::SIGQUIT, Some(3)),
+        (Signal::SIGTERM, None),
+        (Signal::SIGHUP, None),
+    ] {
+        let waiter = stage.start_waiter("job", &["run", "job", "--", "touch", "ran"]);
+        waiter.signal(signal);
+        assert_eq!(waiter.ended().signal, death, "{signal} while it waits");
+        let command = stage.start(&["run", "other", "--", "sh", "-c", "echo >started; exec sleep 60"]);
+        stage.has_lines("started", 1);
+        command.signal(signal);
+        let ended = command.ended();
+        assert_eq!((ended.code, ended.signal), (128 + signal as i32, death), "{signal} while it runs");
+        fs::remove_file(stage.path("started")).unwrap();
+    }
+    assert!(!stage.path("ran").exists() && !stage.path("core").exists());
+    // The command's own code says nothing of a signal.
+    let ended = stage.run(&["run", "other", "--", "sh", "-c", "exit 130"]);
+    assert_eq!((ended.code, ended.signal), (130, None));
+}
+
+/// Ctrl-C went to the command alone, and the loop around `tenure` went on.
+#[test]
+fn ctrl_c_ends_the_loop_around_it() {
+    let stage = Stage::new();
+    let make = "all: a b\na b:\n\t-@echo start''ed $@; $(W) sleep 60\n";
+    fs::write(stage.path("Makefile"), make).unwrap();
+    let job = "for h in a b; do echo start''ed $h; $tenure run job -- sleep 60; done";
+    let deaf = "for h in a b; do $tenure run job -- sh -c 'trap \"exit 130\" INT; echo start\"\"ed a; while :; do sleep 0.05; done'; done";
+    let xargs =
+        "printf 'a\\nb\\n' | xargs -I{} sh -c 'echo start\"\"ed {}; exec $tenure run job -- sleep 60'";
+    let nested = "for h in a b; do echo start''ed $h; $tenure run job -- $tenure run other -- sleep 60; done";
+    let waits = "for h in a b; do echo start''ed $h; $tenure run held -- sleep 60; done";
+    stage.run(&["lock", "held", "--ttl", "1h"]).silent(0);
+    for program in [
+        &["dash", "-c", job][..],
+        &["bash", "-c", job],
+        &["dash", "-c", deaf],
+        &["bash", "-c", nested],
+        &["bash", "-c", waits],
+        &["make", "-s", "W=$$tenure run job --"],
+        &["sh", "-c", xargs],
+    ] {
+        let mut screen = Screen::start(&stage, program);
+        screen.sees("started a");
+        let wanted = if program.contains(&nested) { 2 } else { usize::from(!program.contains(&waits)) };
+        eventually("it is held, or waited for", PATIENCE, || {
+            let locks = stage.json(&["ls"]);
+            let locks = locks.as_array().unwrap();
+            let waits = locks.iter().any(|lock| !lock["queue"].as_array().unwrap().is_empty());
+            (locks.len() == 1 + wanted && (wanted > 0 || waits)).then_some(())
+        });
+        // What `xargs` starts reads nothing from it.
+        if wanted > 0 && !program.contains(&xargs) {
+            eventually("the command has the terminal", PATIENCE, || {
+                (screen.foreground() != screen.pid()).then_some(())
+            });
+        }
+        screen.types("\x03");
+        assert_ne!(screen.ended(), 0, "{program:?}");
+        assert!(!screen.all().contains("started b"), "{program:?}: {}", screen.all());
+        eventually("all is released", PATIENCE, || {
+            (stage.json(&["ls"]).as_array().unwrap().len() == 1).then_some(())
+        });
+    }
+}
+
+/// Sockets that systemd opened for `tenure` were for a pid that was not the command's, and so for nobody.
+#[test]
+fn what_systemd_named_us_for_is_for_the_command() {
+    let stage = Stage::new();
+    let tenure = env!("CARGO_BIN_EXE_tenure");
+    for (ignored, pid, is_ours) in
+        [("", "$$", true), ("PIPE", "$$", true), ("", "1", false), ("PIPE", "1", false)]
+    {
+        let script = format!(
+            "trap '' {ignored}; LISTEN_FDS=1 LISTEN_PID={pid} LISTEN_PIDFDID=7 WATCHDOG_PID={pid} exec {tenure} run job -- \
+             sh -c 'echo $LISTEN_FDS $LISTEN_PIDFDID $LISTEN_PID $WATCHDOG_PID $$'"
+        );
+        let script = if ignored.is_empty() { script.replacen("trap '' ; ", "", 1) } else { script };
+        let mut shell = stage.program("sh");
+        shell.args(["-c", &script]);
+        let ended = stage.run_command(shell);
+        let words: Vec<&str> = ended.out.split_whitespace().collect();
+        let [fds, listen, watchdog, command] = words[..] else { panic!("{ended:?}") };
+        assert_eq!(fds, "1");
+        let expected = if is_ours { command } else { "1" };
+        assert_eq!([listen, watchdog], [expected; 2], "{ended:?}");
+    }
+}
+
+/// A service that waits for the lead is ready; the supervisor is told what it does.
+#[test]
+fn lead_reports_to_a_supervisor_that_asks() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::SocketAddr;
+    let stage = Stage::new();
+    let path = stage.path("notify").to_str().unwrap().to_owned();
+    let hidden = format!("tenure-test-{}", std::process::id());
+    let sockets = [
+        (UnixDatagram::bind(&path).unwrap(), path),
+        (
+            UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&hidden).unwrap()).unwrap(),
+            format!("@{hidden}"),
+        ),
+    ];
+    for (socket, name) in sockets {
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let hears = || {
+            let mut message = [0; 4096];
+            let length = socket.recv(&mut message).unwrap();
+            String::from_utf8(message[..length].to_vec()).unwrap()
+        };
+        let mut command = stage.command(&["-q", "lead", "job", "--", "sh", "-c", HOLD, "leader"]);
+        let lead = stage.start_command({
+            command.env("NOTIFY_SOCKET", &name);
+            command
+        });
+        assert_eq!(hears(), "READY=1\nSTATUS=campaigning for job");
+        let told = hears();
+        let token = stage.show("job")["holders"][0]["token"].to_string();
+        assert_eq!(told, format!("STATUS=leading job, token {token}"));
+        stage.run(&["-q", "break", "job"]).silent(0);
+        assert!(hears().starts_with("STATUS=campaigning again; job: the lease was lost"));
+        assert!(hears().starts_with("STATUS=leading job, token "));
+        lead.signal(Signal::SIGTERM);
+        lead.ended().silent(143);
+    }
+    // Nobody listens there.
+    let mut command = stage.command(&["lead", "job", "--", "true"]);
+    command.env("NOTIFY_SOCKET", "/nosuch/socket");
+    stage.run_command(command).silent(0);
 }

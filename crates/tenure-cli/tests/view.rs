@@ -151,7 +151,7 @@ fn completions_know_the_verbs() {
         let mut words = script.out.split(|c: char| !c.is_alphanumeric() && c != '_');
         assert!(!words.any(|word| word == "__exec" || word == "__watch"), "{shell}: not for people");
     }
-    assert!(!stage.path(".local").exists());
+    assert!(!stage.database().exists());
 }
 
 /// What a stranger wrote into the record of the store stands in the log and in the error, and paints nothing there, and makes no

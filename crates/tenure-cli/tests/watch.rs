@@ -62,6 +62,23 @@ fn changes_are_lines_of_json(stage: &Stage) {
     assert_eq!(watch.ended().code, 143);
 }
 
+/// Some stores count the tokens of all locks together: a lock that did not change was reported in each look.
+fn a_lock_that_did_not_change_is_not_reported(stage: &Stage) {
+    let holder = stage.start(&["run", "still", "--", "sh", "-c", HOLD, "holder"]);
+    stage.beats("holder");
+    let watch = stage.start(&["watch", "-q"]);
+    shows(&watch, "still", (1, 0), 0);
+    assert_eq!(stage.run(&["bench", "-q", "--duration", "500ms", "--waiters", "2"]).code, 0);
+    let mark = stage.start(&["run", "mark", "--", "sh", "-c", HOLD, "mark"]);
+    shows(&watch, "mark", (1, 0), 0);
+    let lines = seen(&watch);
+    assert_eq!(lines.iter().filter(|view| view["name"] == "still").count(), 1, "{lines:?}");
+    stage.touch("go");
+    for process in [holder, mark] {
+        process.ended().silent(0);
+    }
+}
+
 /// L8: nothing of it is in the store; and what a reader that has gone does not see is no failure.
 #[test]
 fn a_reader_that_has_gone_ends_it() {
@@ -205,4 +222,4 @@ fn processor_time(process: &Process) -> f64 {
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }
 
-stage::on_every_store!(changes_are_lines_of_json);
+stage::on_every_store!(changes_are_lines_of_json, a_lock_that_did_not_change_is_not_reported);

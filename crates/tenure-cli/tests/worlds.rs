@@ -86,7 +86,10 @@ fn a_mount_of_the_file_alone_is_refused() {
 #[test]
 fn the_state_directory_is_private() {
     let stage = Stage::new();
-    stage.run(&["run", "hello", "--", "true"]).silent(0);
+    fs::remove_dir_all(stage.path(".local")).unwrap();
+    let mut command = stage.command(&["run", "-q", "hello", "--", "true"]);
+    command.env_remove("TENURE_URL");
+    stage.run_command(command).silent(0);
     let mode = |path: &str| fs::metadata(stage.path(path)).unwrap().mode() & 0o777;
     let state = ".local/state/tenure";
     assert_eq!([mode(state), mode(&format!("{state}/locks.db"))], [0o700, 0o600]);

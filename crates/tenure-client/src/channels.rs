@@ -1,4 +1,4 @@
-//! `Channels`: the processes whose hints the connections of one handle must bring.
+//! `Channels`: the processes whose hints the connections of one handle must deliver.
 
 use std::sync::Mutex;
 
@@ -6,13 +6,13 @@ use tenure_core::{Audience, Notifications, Notifier, ProcessId, locked};
 
 /// The notifier of a process, and the processes and audiences that one handle subscribes to at its server. Its connections share it.
 pub struct Channels {
-    /// Handles may share it: a hint that arrives at one reaches the waiters of all.
+    /// Handles may share it: a hint that arrives on one reaches the waiters of all.
     pub notifier: Notifier,
     all: Mutex<Vec<(ProcessId, Audience)>>,
 }
 
 impl Channels {
-    /// For one handle; it has none yet.
+    /// For one handle, which has no subscription yet.
     pub fn new(notifier: Notifier) -> Self {
         Self { notifier, all: Mutex::default() }
     }
@@ -27,7 +27,7 @@ impl Channels {
         stream
     }
 
-    /// All of them, in the order in which they came; none goes.
+    /// All of them, in the order in which they were added; none is removed.
     pub fn all(&self) -> Vec<(ProcessId, Audience)> {
         locked(&self.all).clone()
     }
@@ -42,7 +42,7 @@ impl Channels {
         locked(&self.all).contains(&(process, audience))
     }
 
-    /// Hints may have been lost: every owner that this handle hears of must ask again.
+    /// Hints may have been lost: every owner whose hints come through this handle must ask again.
     pub fn notify_all(&self) {
         for (process, audience) in self.all() {
             self.notifier.notify_all(process, audience);
@@ -101,7 +101,8 @@ mod tests {
         assert_eq!(next(&mut hints).await, None, "an owner of another process is not notified here");
     }
 
-    /// An owner whose own turn came meanwhile is notified of that, and not again; one that was added twice is notified once.
+    /// An owner whose own turn came first is notified of that, and not again; one that was added twice is notified
+    /// once.
     #[tokio::test(start_paused = true)]
     async fn its_own_turn_ends_an_owners_wait_for_the_turn_ahead() {
         let channels = channels();

@@ -1,4 +1,4 @@
-//! `Connections`: the connection of one handle, and its successor when it is dead.
+//! `Connections`: the connection of one handle, and its successor when it is broken.
 
 use std::sync::{
     Arc, Mutex,
@@ -10,43 +10,44 @@ use tokio::sync::Notify;
 
 use crate::single_flight::SingleFlight;
 
-/// One connection, as its store has it.
+/// One connection of a store.
 pub trait Link: Send + Sync + 'static {
-    /// True as long as a request may go over it.
+    /// True as long as a request may use it.
     fn is_usable(&self) -> bool;
 
-    /// It is left for another one, to those who still wait for its answers.
+    /// It is replaced by another one; notifies the callers that still wait for its answers.
     fn on_left(&self);
 }
 
-/// One handle's way to its store: one connection, made when it is first asked for, and a new one when that is not usable any more.
+/// The connection of one handle to its store. It is opened for the first request, and a new one is opened when it
+/// is not usable any more.
 pub struct Connections<L, E = BackendError> {
     open: Box<dyn Fn() -> Opening<L, E> + Send + Sync>,
     current: Arc<Mutex<Option<Arc<L>>>>,
     opening: SingleFlight<Result<Arc<L>, E>>,
 }
 
-/// A connection that is being made.
+/// A connection that is being opened.
 pub type Opening<L, E = BackendError> = BoxFuture<'static, Result<L, E>>;
 
 impl<L: Link, E: Clone + Send + Sync + 'static> Connections<L, E> {
-    /// `open` makes one, in the runtime of the first caller that asks for it.
+    /// `open` opens one, in the runtime of the first caller that asks for it.
     pub fn new(host: Arc<dyn Host>, open: impl Fn() -> Opening<L, E> + Send + Sync + 'static) -> Self {
         Self { open: Box::new(open), current: Arc::default(), opening: SingleFlight::new(host) }
     }
 
-    /// The connection; a new one if there is none, or the one there was is not usable.
+    /// The connection; a new one if there is none, or the present one is not usable.
     ///
     /// # Errors
-    /// Why no connection could be made.
+    /// Why no connection could be opened.
     ///
     /// # Cancel safety
-    /// The connection is made without this caller, and is there for the next one.
+    /// The connection is opened without this caller, for the next one.
     pub async fn get(&self) -> Result<Arc<L>, E> {
         if let Some(link) = self.usable() {
             return Ok(link);
         }
-        // In a box what is rare: the futures of most requests stay small.
+        // Rare cases are in a box, so that the futures of most requests stay small.
         let open = || {
             let (opening, current) = ((self.open)(), self.current.clone());
             Box::pin(async move {
@@ -75,7 +76,7 @@ impl<L: Link, E: Clone + Send + Sync + 'static> Connections<L, E> {
     }
 }
 
-/// That a connection has ended, or is left.
+/// A signal that a connection has ended, or was replaced.
 #[derive(Default)]
 pub struct End {
     is_over: AtomicBool,
@@ -83,19 +84,19 @@ pub struct End {
 }
 
 impl End {
-    /// True once it has.
+    /// True once it has ended.
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// It has. True the first time.
+    /// Sets the signal. True the first time.
     pub fn set(&self) -> bool {
         let is_first = !self.is_over.swap(true, Ordering::AcqRel);
         self.over.notify_waiters();
         is_first
     }
 
-    /// Waits until it has.
+    /// Waits until it has ended.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -140,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Each takes half a second to make; the first `failures` fail. Counts how many were begun.
+    /// Each takes 500 ms to open; the first `failures` fail. Counts how many were begun.
     fn connections(failures: usize) -> (Arc<Connections<Wire>>, Arc<AtomicUsize>) {
         let begun = Arc::<AtomicUsize>::default();
         let count = begun.clone();
@@ -168,7 +169,7 @@ mod tests {
         assert_eq!(count(&begun), 1);
     }
 
-    /// Callers with less patience than it takes to connect never had a connection, however often they asked.
+    /// Callers with less patience than a connection takes to open never had a connection, however often they asked.
     #[tokio::test(start_paused = true)]
     async fn what_one_caller_began_the_next_one_goes_on_with() {
         let (connections, begun) = connections(0);
@@ -180,7 +181,7 @@ mod tests {
         assert_eq!(count(&begun), 1);
     }
 
-    /// It was made only while a caller polled, and one that rested kept it from all others.
+    /// It was opened only while a caller polled, and a caller that was not polled kept it from all others.
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_made_even_if_its_caller_rests_or_is_dropped() {
         let (connections, begun) = connections(0);

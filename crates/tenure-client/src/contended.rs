@@ -1,27 +1,27 @@
-//! `Contended`: the locks for which somebody waited when this process looked last.
+//! `Contended`: the locks that had waiters when this process last read them.
 
 use std::{collections::HashSet, sync::Mutex};
 
 use tenure_core::{LockName, locked};
 
-/// Names of locks for which somebody waited. A guess, by which the cheaper of two ways is chosen: nothing else depends on it.
+/// Names of locks that had waiters. A guess, which chooses the cheaper of two ways: nothing else depends on it.
 pub struct Contended {
     most: usize,
     names: Mutex<HashSet<LockName>>,
 }
 
 impl Contended {
-    /// For so many names at most; one more, and all are forgotten.
+    /// For at most this many names; one more, and all are forgotten.
     pub fn new(most: usize) -> Self {
         Self { most, names: Mutex::default() }
     }
 
-    /// Whether somebody waited.
+    /// Whether the lock had a waiter.
     pub fn is_contended(&self, name: &LockName) -> bool {
         locked(&self.names).contains(name)
     }
 
-    /// What was seen now.
+    /// The latest observation.
     pub fn set(&self, name: &LockName, is_contended: bool) {
         let mut names = locked(&self.names);
         if !is_contended {

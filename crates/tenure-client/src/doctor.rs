@@ -1,7 +1,7 @@
-//! What `diagnose` of every store is made of: tables of [`Check`]s, which judge what was read, and the
-//! [`Trial`] of a lock.
+//! The parts of `diagnose` in every store: tables of [`Check`]s, which judge the facts, and the [`Trial`] of a
+//! lock.
 //!
-//! A store reads its facts first; a check asks nothing, so that a test of it needs no server.
+//! A store reads its facts first; a check sends nothing, so that a test of it needs no server.
 
 use std::{error::Error, sync::Arc, time::Duration};
 
@@ -10,9 +10,9 @@ use tenure_core::{
     Label, LockName, LockView, Mode, Outcome, OwnerId, ProcessId, Severity, Sharing, WaitMode, shown,
 };
 
-/// One row of a table: what it looks at, and its judgement of the facts `F`.
+/// One row of a table: its subject, and its judgement of the facts `F`.
 pub struct Check<F: 'static> {
-    /// What it looks at.
+    /// The subject.
     pub name: &'static str,
     /// The finding, if there is one.
     pub judge: fn(&F) -> Option<Finding>,
@@ -30,7 +30,7 @@ pub fn judged<F>(checks: &[Check<F>], facts: &F) -> Vec<Finding> {
     checks.iter().filter_map(|check| (check.judge)(facts)).collect()
 }
 
-/// A finding, if it is so.
+/// A finding, if the condition holds.
 pub fn found(
     is_so: bool,
     severity: Severity,
@@ -40,26 +40,26 @@ pub fn found(
     is_so.then(|| finding(severity, what, remedy))
 }
 
-/// A finding. Both texts may quote the server, or data of others.
+/// A finding. Both texts may quote the server, or other clients.
 pub fn finding(severity: Severity, what: impl AsRef<str>, remedy: impl AsRef<str>) -> Finding {
     let plain = |text: &str| shown(text).within(4096).to_string();
     Finding::new(severity, plain(what.as_ref()), plain(remedy.as_ref()))
 }
 
-/// An error with the server's own words.
+/// An error with the server's own message.
 pub fn described(error: &BackendError) -> String {
     let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
     format!("{error}{source}")
 }
 
-/// A lock of a name that no other client knows. It is acquired, renewed, read, waited for and released as
-/// every lock is, and shared where the store [promises](tenure_core::Promises::sharing) that.
+/// A lock of a name that no other client knows. It is acquired, renewed, read, waited for and released like every
+/// lock, and shared where the store [promises](tenure_core::Promises::sharing) that.
 pub struct Trial<'a> {
     /// The lock.
     pub name: LockName,
-    /// The owners are of this process, which is not ours: no waiter of ours is notified.
+    /// The process of the owners, which is not the present one: no waiter of it is notified.
     pub process: ProcessId,
-    /// What a trial leaves behind that ends with an error expires after this time.
+    /// After an error, the rest of a trial expires after this time.
     pub ttl: Duration,
     /// How the second owner waits.
     pub wait: WaitMode,
@@ -69,7 +69,7 @@ pub struct Trial<'a> {
 /// The verb that ended a trial.
 #[derive(Debug)]
 pub struct TrialError {
-    /// What was tried, as in `take a lock`.
+    /// The step, as in `take a lock`.
     pub verb: &'static str,
     /// Why it failed.
     pub error: BackendError,
@@ -93,7 +93,7 @@ impl<'a> Trial<'a> {
         let tried = |verb: &'static str| move |error: BackendError| TrialError { verb, error };
         let mut holder = self.claim(Mode::Exclusive, WaitMode::No);
         if promises.end == EndOfGrant::Ttl {
-            // So that a renewal has something to do.
+            // So that a renewal changes something.
             holder.ttl = self.ttl * 9 / 10;
         }
         let began = self.host.now();
@@ -106,11 +106,11 @@ impl<'a> Trial<'a> {
         }
         let view = store.inspect(&self.name).await.map_err(tried("inspect a lock"))?;
         let elapsed = began.elapsed(self.host.now());
-        // Afterwards the lease may have expired.
+        // Later the lease may have expired.
         if elapsed < holder.ttl && !is_as_granted(&view, &holder, token) {
             return Err(tried("take a lock")(self.altered(store)));
         }
-        // What was renewed lasts longer than what was claimed, unless the difference has passed.
+        // A renewed lease lasts longer than the claimed one, unless the difference has passed.
         let left = view.holders.first().and_then(|holder| holder.expires_in);
         let half = (self.ttl - holder.ttl) / 2;
         if elapsed + promises.ttl_grain < half && left.is_some_and(|left| left < holder.ttl + half) {
@@ -148,7 +148,7 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// The store answered, but does not show what it answered.
+    /// The store answered, but does not show its answer.
     fn altered(&self, store: &dyn Backend) -> BackendError {
         let message = "the store does not show what it granted or released";
         BackendError::new(ErrorKind::Corrupt, Outcome::Unknown, message)
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!((two.severity, &two.remedy[..]), (Problem, "do?it"));
     }
 
-    /// Grants, and fails at a call; what it shows may be wrong.
+    /// Grants, and fails at one call; its views may be wrong.
     #[derive(Default)]
     struct Script {
         calls: Mutex<Vec<&'static str>>,
@@ -322,7 +322,7 @@ mod tests {
         }
     }
 
-    /// A trigger may undo what a renewal wrote.
+    /// A trigger may undo a renewal.
     #[tokio::test(start_paused = true)]
     async fn a_store_must_show_what_it_renewed() {
         let lasting =

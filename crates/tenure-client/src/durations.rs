@@ -1,30 +1,32 @@
-//! The durations that URLs set: one list, so that a name means the same and has the same bounds in every store.
+//! The durations in URLs: one list, so that a name has the same meaning and the same bounds in every store.
 
 use std::time::Duration;
 
 use crate::refusal::{UrlError, bad};
 
-/// From a server's first answer to the last moment that makes sense for one.
+/// How long a connection may take to open. The bounds go from the first answer of a near server to the longest
+/// useful wait.
 pub const CONNECT_TIMEOUT: Span = Span::of("connect_timeout", 10, 60_000);
 /// How long an answer may take.
 pub const RESPONSE_TIMEOUT: Span = Span::of("response_timeout", 10, 60_000);
-/// How long a waiter may take to enter when its turn has come: no longer than a place is kept.
+/// How long a waiter may take to acquire when its turn has come: no longer than a place is kept.
 pub const CLAIM_TTL: Span = Span::of("claim_ttl", 50, 6_000);
-/// How long a waiter sleeps at most before it asks again: no longer than the default, by which a place is kept.
+/// The longest sleep of a waiter before it asks again: no longer than the default, which determines how long a
+/// place is kept.
 pub const RETRY_MAX: Span = Span::of("retry_max", 10, 2_000);
 /// The longest lease that a store grants.
 pub const MAX_TTL: Span = Span::of("max_ttl", 1_000, 600_000);
 /// ZooKeeper's `tickTime`.
 pub const TICK: Span = Span::of("tick", 10, 60_000);
 
-/// A setting that is a duration, and its bounds, which belong to it.
+/// A setting that is a duration, and its bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     /// Its name in a URL.
     pub key: &'static str,
-    /// No less.
+    /// The minimum.
     pub least: Duration,
-    /// No more.
+    /// The maximum.
     pub most: Duration,
 }
 
@@ -33,23 +35,23 @@ impl Span {
         Self { key, least: Duration::from_millis(least_ms), most: Duration::from_millis(most_ms) }
     }
 
-    /// The same for a store that cannot do with less than this.
+    /// The same for a store with this higher minimum.
     #[must_use]
     pub const fn at_least(self, least: Duration) -> Self {
         Self { least, ..self }
     }
 
-    /// Reads one, like `500ms`, whatever its bounds.
+    /// Reads one, like `500ms`, without checking its bounds.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is not a duration.
     pub fn read(self, text: &str) -> Result<Duration, UrlError> {
         let parsed = humantime::parse_duration(text);
         parsed.map_err(|_| bad(format!("{}= is no duration; write it like 500ms", self.key)))
     }
 
     /// # Errors
-    /// If it lies outside its bounds.
+    /// If it is outside its bounds.
     pub fn check(self, value: Duration) -> Result<(), UrlError> {
         let Self { key, least, most } = self;
         if value < least || value > most {
@@ -59,7 +61,7 @@ impl Span {
     }
 }
 
-/// A duration as a URL has it.
+/// A duration as it is written in a URL.
 pub fn written(value: Duration) -> String {
     let is_whole = value.subsec_nanos().is_multiple_of(1_000_000);
     if is_whole { format!("{}ms", value.as_millis()) } else { format!("{}ns", value.as_nanos()) }

@@ -1,4 +1,4 @@
-//! `Secret` and `Login`: what is said to a server and to nobody else.
+//! `Secret` and `Login`: credentials that only the server receives.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::refusal::{UrlError, bad};
 pub struct Secret(String);
 
 impl Secret {
-    /// The word itself, for the server.
+    /// The password itself, for the server.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -33,16 +33,16 @@ impl fmt::Display for Secret {
     }
 }
 
-/// User and password, as far as they are said.
+/// User and password, as far as they are given.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Login {
     /// Never empty.
     pub user: Option<String>,
-    /// May be empty, if a colon stands there.
+    /// May be empty, if there is a colon.
     pub password: Option<Secret>,
 }
 
-/// Shows only what is said: some put a token where the user stands.
+/// Shows only whether they are given, because some users put a token in place of the user.
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let has = |is_said: bool| if is_said { "***" } else { "none" };
@@ -52,7 +52,7 @@ impl fmt::Debug for Login {
 }
 
 impl Login {
-    /// Both, for a store that knows nobody by half.
+    /// Both, for a store that needs both or neither.
     ///
     /// # Errors
     /// If one is missing.

@@ -1,4 +1,4 @@
-//! `SingleFlight`: work that several callers want at the same time, and that one task does for all of them.
+//! `SingleFlight`: work that several callers need at the same time, and that one task does for all of them.
 
 use std::{
     sync::{Arc, Mutex},
@@ -8,15 +8,15 @@ use std::{
 use tenure_core::{BoxFuture, Host, Moment, locked};
 use tokio::sync::watch;
 
-/// How often the task says that its runtime is driven.
+/// How often the task signals that its runtime is polled.
 const BEAT: Duration = Duration::from_millis(100);
-/// A task that has said nothing for so long belongs to a runtime that stands still or has ended: 500 ms.
+/// A task without a signal for this long belongs to a runtime that is blocked or has ended: 500 ms.
 const STILL: Duration = Duration::from_millis(500);
 
-/// Work that is done once for all who want it while it is under way.
+/// Work that is done once for all callers that need it while it is under way.
 ///
-/// A task does it, not one of the callers: a caller whose future rests or is dropped delays no other. Where the runtime of the task
-/// stands still, the next caller begins the work anew in its own.
+/// A task does it, not one of the callers: a caller whose future is not polled or is dropped delays no other. If
+/// the runtime of the task is blocked, the next caller begins the work anew in its own.
 pub struct SingleFlight<T> {
     host: Arc<dyn Host>,
     current: Mutex<Option<Flight<T>>>,
@@ -24,7 +24,7 @@ pub struct SingleFlight<T> {
 
 struct Flight<T> {
     landed: watch::Receiver<Option<T>>,
-    /// When its task was seen to run last.
+    /// When its task last ran.
     beat: Arc<Mutex<Moment>>,
 }
 
@@ -40,21 +40,21 @@ impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
         Self { host, current: Mutex::default() }
     }
 
-    /// What the work that is under way comes to; begins it if none is.
+    /// The result of the work under way; begins it if there is none.
     ///
     /// # Cancel safety
-    /// The work goes on without this caller.
+    /// The work continues without this caller.
     pub async fn join(&self, begin: impl Fn() -> BoxFuture<'static, T>) -> T {
         loop {
             let mut flight = self.current(&begin);
-            // Its receiver is told of the end of the task as well, with an outcome or without.
+            // Its receiver is notified of the end of the task as well, with an outcome or without.
             let landed = async { flight.landed.wait_for(Option::is_some).await.ok()?.clone() };
             let look = self.host.sleep_until(self.host.now() + STILL);
             tokio::select! {
                 biased;
                 landed = landed => match landed {
                     Some(outcome) => return outcome,
-                    // Work that panics is not begun again and again without a pause.
+                    // Work that panics is not repeated again and again without a pause.
                     None => self.host.sleep_until(self.host.now() + BEAT).await,
                 },
                 () = look => {}
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(begun.load(Ordering::Relaxed), 2);
     }
 
-    /// A caller that was polled once and then rested had the work in its hands: all others waited for it.
+    /// A caller that was polled once and then no more owned the work: all others waited for it.
     #[tokio::test(start_paused = true)]
     async fn a_caller_that_rests_or_is_dropped_delays_no_other() {
         let (flights, begin, begun) = flights();
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(rests.await, 0, "it hears of it as soon as it is polled");
     }
 
-    /// A driver panicked at each login of one kind of user, and the next login began at the same moment.
+    /// A driver panicked at each login of one kind of user, and the next login began immediately.
     #[tokio::test(start_paused = true)]
     async fn work_that_panics_is_begun_anew_after_a_pause() {
         let (flights, begin, begun) = flights();
@@ -163,7 +163,7 @@ mod tests {
         assert!(since.elapsed() >= (WORK + BEAT) * 2, "{:?}", since.elapsed());
     }
 
-    /// What two runtimes share must not depend on the one that began it.
+    /// Work that two runtimes share must not depend on the one that began it.
     #[test]
     fn a_runtime_that_stands_still_or_has_ended_is_not_waited_for() {
         let build = || tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();

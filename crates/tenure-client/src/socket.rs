@@ -1,4 +1,5 @@
-//! `Socket`: a connection to a server, of whichever kind, that tells its [`StallDetector`] what it sends and hears.
+//! `Socket`: a connection to a server, of any kind, that reports to its [`StallDetector`] when it sends and
+//! receives.
 
 use std::{
     io,
@@ -23,7 +24,7 @@ trait ByteStream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> ByteStream for S {}
 
-/// A connection to a server. Bytes only: what they mean is the driver's.
+/// A connection to a server. Bytes only: the driver interprets them.
 pub struct Socket {
     stream: Box<dyn ByteStream>,
     stall: Arc<StallDetector>,
@@ -31,9 +32,9 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Over TCP, to the first address of this host that can be reached, in the order in which the system names them: two servers
-    /// behind one name must not share the clients by chance. The next one is tried when one has failed, or has not answered for
-    /// 250 ms (RFC 8305).
+    /// Over TCP, to the first address of this host that can be reached, in the order of the system. Two servers
+    /// behind one name must not share the clients by chance. The next address is tried when one has failed, or has
+    /// not answered for 250 ms (RFC 8305).
     ///
     /// # Errors
     /// The system's, of the last address.
@@ -61,13 +62,13 @@ impl Socket {
         Ok(Self { stream, stall, own_end: None })
     }
 
-    /// Our end over TCP: a server that sees another one is not reached directly.
+    /// The local address over TCP: a server that reports another one is not reached directly.
     pub fn own_end(&self) -> Option<SocketAddr> {
         self.own_end
     }
 }
 
-/// The first that can be had, in this order; one that takes long is waited for beside the next.
+/// The first connection that succeeds, in this order. While one takes long, the next one is tried at the same time.
 async fn first<T, F>(
     addresses: Vec<SocketAddr>,
     connect: impl Fn(SocketAddr) -> F,
@@ -96,10 +97,10 @@ where
     }
 }
 
-/// Before the next address is tried beside one that has not answered.
+/// The pause before the next address is tried while one has not answered.
 const HEAD_START: Duration = Duration::from_millis(250);
 
-/// The kernel finds a server that is gone without a word within some 10 s, also where nothing is asked.
+/// The kernel detects a server that vanished within some 10 s, even without a request.
 #[cfg(target_os = "linux")]
 fn watch(stream: &TcpStream) -> io::Result<()> {
     use nix::sys::socket::{setsockopt, sockopt};
@@ -134,7 +135,8 @@ impl AsyncRead for Socket {
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        // Before that, because the answer may be heard before this thread goes on; and also if there is no room for it.
+        // Before that, because the answer may arrive before this thread continues; and even if there is no room for
+        // it.
         self.stall.on_sent();
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
@@ -156,12 +158,13 @@ mod tests {
 
     use super::*;
 
-    /// Two servers behind one name shared the clients by chance: whichever answered first was taken, by each handle anew (L1).
+    /// Two servers behind one name shared the clients by chance: the first to answer was used, by each handle anew
+    /// (L1).
     #[tokio::test(start_paused = true)]
     async fn the_first_address_is_taken_unless_it_fails_or_hangs() {
         let host = PausedHost::new(1);
         let addresses = || (1..=3).map(|n| SocketAddr::from(([127, 0, 0, n], 1))).collect();
-        // What each of them does: it takes so many ms, or fails after them.
+        // The behaviour of each: it takes this many ms, or fails after them.
         let taken = async |does: [(u64, bool); 3]| {
             let connect = |address: SocketAddr| async move {
                 let IpAddr::V4(ip) = address.ip() else { return Err(io::ErrorKind::Other.into()) };

@@ -1,4 +1,4 @@
-//! `StallDetector`: whether a connection is dead or stuck although nobody has said so.
+//! `StallDetector`: whether a connection is dead or stuck without an error.
 
 use std::{
     sync::{Arc, Mutex},
@@ -7,16 +7,18 @@ use std::{
 
 use tenure_core::{Host, Moment, locked};
 
-/// Finds a connection over which nothing comes any more. It belongs to one connection and to its [`Socket`](crate::Socket).
+/// Detects a connection over which no byte arrives any more. It belongs to one connection and to its
+/// [`Socket`](crate::Socket).
 ///
-/// The one rule: **something was sent, and for longer than the limit no byte came.** That holds for any caller. A caller with less
-/// patience than the limit leaves what it sent behind; its answer comes all the same if the connection is alive, and is heard. So
-/// two requests that were dropped immediately say nothing of a healthy connection, and one that was dropped finds a dead one. So it is if
-/// nothing was sent for as long although a caller waits: the runtime that sends stands still.
+/// The one rule: **something was sent, and for longer than the limit no byte arrived.** That holds for any caller.
+/// A caller with less patience than the limit leaves its request behind. If the connection is alive, the answer
+/// still arrives and is counted. So two requests that were dropped immediately are no evidence against a healthy
+/// connection, and one that was dropped detects a dead one. The same holds if nothing was sent for that long
+/// although a caller waits: the runtime that sends is blocked.
 ///
-/// Answers come in the order of the requests: where one request waits, those behind it wait as well, and the limit counts from
-/// the last byte. The clock is read for a byte only if somebody waits for more: when the one that it answered is gone, or at the
-/// next look.
+/// Answers come in the order of the requests: where one request waits, those behind it wait as well, and the limit
+/// counts from the last byte. The clock is read for a byte only if a caller waits for more: when the caller of that
+/// answer has left, or at the next check.
 pub struct StallDetector {
     host: Arc<dyn Host>,
     limit: Duration,
@@ -28,7 +30,7 @@ struct StallState {
     missing: Missing,
     /// Callers that wait for an answer.
     waiting: usize,
-    /// How often something was heard.
+    /// How often bytes were received.
     heard: u64,
 }
 
@@ -37,9 +39,9 @@ struct StallState {
 enum Missing {
     #[default]
     No,
-    /// Something came, and the callers that wait still wait for more.
+    /// Something arrived, and the callers that wait still wait for more.
     Perhaps,
-    /// It was asked then, and nothing has been sent since.
+    /// A caller asked at this moment, and nothing has been sent since.
     Unsent(Moment),
     Since(Moment),
 }
@@ -47,17 +49,17 @@ enum Missing {
 /// A caller that waits for an answer, until this is dropped.
 pub struct Awaited<'a> {
     detector: &'a StallDetector,
-    /// How often something had been heard when it asked.
+    /// How often bytes had been received when it asked.
     heard: u64,
 }
 
 impl StallDetector {
-    /// For one connection, which may be silent for `limit` when it was asked something.
+    /// For one connection, which may be silent for `limit` after a request.
     pub fn new(host: Arc<dyn Host>, limit: Duration) -> Arc<Self> {
         Arc::new(Self { host, limit, state: Mutex::default() })
     }
 
-    /// The clock by which it counts.
+    /// The clock that it uses.
     #[cfg(feature = "socket")]
     pub(crate) fn host(&self) -> &dyn Host {
         &*self.host
@@ -82,27 +84,27 @@ impl StallDetector {
         };
     }
 
-    /// Bytes came.
+    /// Bytes arrived.
     pub fn on_heard(&self) {
         let mut state = locked(&self.state);
         state.heard += 1;
         state.missing = if state.waiting > 0 { Missing::Perhaps } else { Missing::No };
     }
 
-    /// Nothing came for longer than the limit, and something should have.
+    /// Nothing arrived for longer than the limit, and something should have.
     pub fn is_stalled(&self) -> bool {
         let since = locked(&self.state).missing_since(&*self.host);
         since.is_some_and(|since| since.elapsed(self.host.now()) > self.limit)
     }
 
-    /// How often something was heard: it grows while the connection gets on.
+    /// How often bytes were received: it grows while the connection makes progress.
     pub fn heard(&self) -> u64 {
         locked(&self.state).heard
     }
 }
 
 impl StallState {
-    /// What is perhaps missing is so from when that was looked at first.
+    /// An answer that may be missing counts from the first check that finds it so.
     fn missing_since(&mut self, host: &dyn Host) -> Option<Moment> {
         if matches!(self.missing, Missing::Perhaps) {
             self.missing = Missing::Since(host.now());
@@ -148,8 +150,8 @@ mod tests {
         StallDetector::new(PausedHost::new(1), LIMIT)
     }
 
-    /// Two requests that were dropped immediately, by callers with little patience, left their mark on a healthy connection: it was
-    /// left for a new one after an idle second. It was mended on PostgreSQL, and not on its sibling.
+    /// Two requests that callers with little patience dropped immediately left a mark on a healthy connection: it
+    /// was replaced after an idle second. That was fixed on PostgreSQL, and not on its sibling.
     #[tokio::test(start_paused = true)]
     async fn what_was_given_up_and_answered_later_says_nothing() {
         let detector = detector();
@@ -172,7 +174,7 @@ mod tests {
         drop(first);
     }
 
-    /// Nobody need wait for the whole limit: what was sent is not answered, whichever caller gave it up.
+    /// No caller needs to wait for the whole limit: the request has no answer, whichever caller dropped it.
     #[tokio::test(start_paused = true)]
     async fn a_dead_connection_is_found_by_callers_with_less_patience_than_the_limit() {
         let detector = detector();
@@ -186,7 +188,7 @@ mod tests {
         assert!(detector.is_stalled());
     }
 
-    /// An answer that comes as its caller gives up is an answer: nothing more is to come.
+    /// An answer that arrives as its caller leaves is an answer: nothing more is expected.
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_nobody_took_leaves_nothing_behind() {
         let detector = detector();
@@ -201,8 +203,8 @@ mod tests {
         assert!(!detector.is_stalled(), "it was never sent");
     }
 
-    /// L6: of two that were asked together the first is answered, and the second waits behind a row that a stranger has locked: the
-    /// next one needs another connection, and does not wait as well.
+    /// L6: of two requests at the same time the first is answered, and the second waits behind a row that another
+    /// program has locked. The next one needs another connection, and does not wait as well.
     #[tokio::test(start_paused = true)]
     async fn who_still_waits_after_an_answer_counts_from_that_answer() {
         let detector = detector();
@@ -221,7 +223,7 @@ mod tests {
         assert!(!detector.is_stalled(), "nobody waits");
     }
 
-    /// A runtime that stood still had the requests of all others in its hands, and its connection passed for a healthy one.
+    /// A blocked runtime owned the requests of all callers, and its connection counted as healthy.
     #[tokio::test(start_paused = true)]
     async fn a_request_that_is_never_sent_finds_a_runtime_that_stands_still() {
         let detector = detector();
@@ -237,7 +239,7 @@ mod tests {
         assert!(!detector.is_stalled(), "it goes on");
     }
 
-    /// A part of an answer came, and then nothing: a check finds it, though no caller has left.
+    /// A part of an answer arrived, and then nothing: a check detects it, though no caller has left.
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_stops_in_the_middle_counts_from_the_first_look() {
         let detector = detector();

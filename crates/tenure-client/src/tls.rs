@@ -1,4 +1,4 @@
-//! Which servers are believed over TLS. Nothing of the process is set: the provider of ciphers is named here.
+//! Which servers are trusted over TLS. Nothing of the process is set: the provider of ciphers is named here.
 
 use std::{path::Path, sync::Arc};
 
@@ -9,12 +9,12 @@ use rustls::{
 };
 use tenure_core::{BackendError, ErrorKind, Outcome};
 
-/// The ciphers of all our connections.
+/// The ciphers of all connections.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// Where every configuration begins.
+/// The start of every configuration.
 ///
 /// # Errors
 /// If the ciphers have no version of TLS in common.
@@ -23,7 +23,7 @@ pub fn builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, BackendEr
     builder.map_err(|error| broken("TLS cannot be set up").caused_by(error))
 }
 
-/// Believes a server whose certificate is that of its host, by the authorities of this file, or of the system.
+/// Trusts a server whose certificate is for its host, signed by an authority of this file, or of the system.
 ///
 /// # Errors
 /// `Invalid`, if there are none; `parameter` is the one that names the file.
@@ -56,7 +56,7 @@ fn of_the_system(parameter: &str) -> Result<RootCertStore, BackendError> {
     Ok(roots)
 }
 
-/// The authorities that this machine trusts; `parameter` is the one that names a file in their place.
+/// The authorities that this machine trusts; `parameter` is the one that names a file instead of them.
 ///
 /// # Errors
 /// `Invalid`, if there are none.

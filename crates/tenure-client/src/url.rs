@@ -1,8 +1,8 @@
 //! `Url` and `UrlWriter`: how the URL of a store is read, refused and written; the same for all stores.
 //!
-//! **No refusal repeats a word of the URL.** A password that is not percent-encoded ends at a `?`, a `/`, a `&` or an
-//! `@`, and its rest then stands where a port, a path, a parameter or a host is read. No reader can tell which part that
-//! is, so a refusal says what is wrong with words of ours and the names of the settings that there are.
+//! **No refusal repeats a part of the URL.** A password that is not percent-encoded ends at a `?`, a `/`, a `&` or
+//! an `@`. The rest of it is then read as a port, a path, a parameter or a host. No reader can detect which part
+//! that is, so a refusal uses only fixed words and the names of known settings.
 
 use std::{path::Path, time::Duration};
 
@@ -14,23 +14,29 @@ use crate::{
     secret::{Login, Secret},
 };
 
-/// What URLs of a store look like: `scheme://user:password@host:port,host:port/path?setting=value`.
+/// The form of the URLs of a store: `scheme://user:password@host:port,host:port/path?setting=value`.
 pub struct Form {
-    /// Whose they are, for people.
+    /// The store, for messages.
     pub store: &'static str,
-    /// How they may begin.
+    /// The possible schemes.
     pub schemes: &'static [&'static str],
-    /// One that is right.
+    /// A valid URL.
     pub example: &'static str,
-    /// The settings behind the `?`.
+    /// The settings after the `?`.
     pub settings: &'static [&'static str],
+    /// Those of other programs.
+    pub foreign: &'static [Foreign],
 }
+
+/// A setting that other programs write into URLs of a store: its name, the values with which it changes nothing here
+/// (`*` is any), and what to do about others.
+pub struct Foreign(pub &'static str, pub &'static [&'static str], pub &'static str);
 
 /// A URL in its parts. Which hosts, path and settings make sense is the store's to say.
 pub struct Url<'a> {
     /// One of those of the form.
     pub scheme: &'static str,
-    /// What stands before an `@`.
+    /// The text before an `@`.
     pub login: Option<Login>,
     /// In their order and decoded, each by its name.
     pub settings: Vec<(&'static str, String)>,
@@ -49,7 +55,7 @@ impl Form {
     /// Reads a URL.
     ///
     /// # Errors
-    /// If it begins otherwise, has a setting that the store does not know, or a login that was cut.
+    /// If it has another scheme, a setting that the store does not know, or a login that was cut.
     pub fn read<'a>(&self, url: &'a str) -> Result<Url<'a>, UrlError> {
         let (scheme, rest) = url
             .split_once("://")
@@ -67,7 +73,7 @@ impl Form {
             Some((login, hosts)) => (Some(read_login(login)?), hosts),
             None => (None, authority),
         };
-        let settings = settings(query, self.store, self.settings)?;
+        let settings = settings(query, self.store, (self.settings, self.foreign))?;
         Ok(Url { scheme: known, login, settings, hosts, path, example: self.example })
     }
 }
@@ -76,13 +82,13 @@ impl Url<'_> {
     /// The servers: `host`, `host:port`, `[::1]` or `[::1]:port`, with commas between.
     ///
     /// # Errors
-    /// If one has no host, or no port that is one.
+    /// If one has no host, or no valid port.
     pub fn hosts(&self, port: u16) -> Result<Vec<HostPort>, UrlError> {
         let host = |text| named_host(text, self.example).map(|(host, own)| (host, own.unwrap_or(port)));
         self.hosts.split(',').map(host).collect()
     }
 
-    /// What stands where the servers are, decoded: for a store that has more there than hosts.
+    /// The text in the place of the servers, decoded: for a store that has more there than hosts.
     ///
     /// # Errors
     /// If one is not UTF-8.
@@ -95,7 +101,7 @@ impl Url<'_> {
         self.hosts.is_empty()
     }
 
-    /// What stands behind the first slash after the servers, decoded; empty if there is none.
+    /// The text after the first slash after the servers, decoded; empty if there is none.
     ///
     /// # Errors
     /// If it is not UTF-8.
@@ -111,19 +117,23 @@ fn read_login(text: &str) -> Result<Login, UrlError> {
     Ok(Login { user, password: password.map(Secret::from) })
 }
 
-/// The settings behind the `?`, in their order and decoded, each by its name in `known`. `store` is whose they are.
+/// The settings behind the `?`, in their order and decoded, each by its name in `known`; of `foreign` ones nothing.
+/// `store` is whose they are.
 ///
 /// # Errors
-/// If one is not known, is no text, or has an `@`, which rather belongs to a login that was cut.
+/// If one is not known, is not text, or has an `@`, which more likely belongs to a login that was cut.
 pub fn settings(
     query: &str,
     store: &str,
-    known: &[&'static str],
+    (known, foreign): (&[&'static str], &[Foreign]),
 ) -> Result<Vec<(&'static str, String)>, UrlError> {
     let read = |(at, (key, value)): (usize, (&str, &str))| {
-        // Only the value of a URL inside of a URL has it by right.
+        // Only the value that is itself a URL may contain one.
         if key.contains('@') || (value.contains('@') && key != "listen") {
             return Err(stray());
+        }
+        if let Some(foreign) = foreign.iter().find(|foreign| foreign.0 == key) {
+            return foreign.check(value).map(|()| None);
         }
         let Some(name) = known.iter().find(|name| **name == key) else {
             let known = known.join(", ");
@@ -133,22 +143,30 @@ pub fn settings(
                 "{store} does not know parameter {number} of the URL; it has {known}{hint}"
             )));
         };
-        Ok((*name, decode(value, name)?))
+        Ok(Some((*name, decode(value, name)?)))
     };
-    parameters(query).enumerate().map(read).collect()
+    parameters(query).enumerate().filter_map(|it| read(it).transpose()).collect()
+}
+
+impl Foreign {
+    fn check(&self, value: &str) -> Result<(), UrlError> {
+        let Self(name, harmless, remedy) = self;
+        let is_harmless = harmless.iter().any(|word| *word == "*" || word.eq_ignore_ascii_case(value));
+        if is_harmless { Ok(()) } else { Err(bad(format!("{name}= of the URL is not honoured: {remedy}"))) }
+    }
 }
 
 fn stray() -> UrlError {
     bad("an @ stands behind a / or ?: in a user or password write / as %2F, ? as %3F, & as %26 and @ as %40")
 }
 
-/// The parameters behind the `?`, in their order, not decoded; one without a `=` has no value.
+/// The parameters after the `?`, in their order, not decoded; one without a `=` has no value.
 fn parameters(query: &str) -> impl Iterator<Item = (&str, &str)> {
     let parameters = query.split('&').filter(|parameter| !parameter.is_empty());
     parameters.map(|parameter| parameter.split_once('=').unwrap_or((parameter, "")))
 }
 
-/// A part that may be percent-encoded; `what` names it if it is no text.
+/// A part that may be percent-encoded; `what` names it if it is not text.
 fn decode(text: &str, what: &str) -> Result<String, UrlError> {
     let decoded = percent_decode_str(text).decode_utf8();
     decoded.map(String::from).map_err(|_| bad(format!("{what} is not UTF-8")))
@@ -157,7 +175,7 @@ fn decode(text: &str, what: &str) -> Result<String, UrlError> {
 /// A server: `host`, `host:port`, `[::1]` or `[::1]:port`. `example` is a URL that has one.
 ///
 /// # Errors
-/// If there is no host, or the port is none.
+/// If there is no host, or the port is not valid.
 pub fn named_host(text: &str, example: &str) -> Result<NamedHost, UrlError> {
     let (host, own) = host_and_port(text);
     if host.is_empty() {
@@ -169,7 +187,7 @@ pub fn named_host(text: &str, example: &str) -> Result<NamedHost, UrlError> {
 /// Servers as a program names them: as in a URL, and IPv6 without brackets too.
 ///
 /// # Errors
-/// If there is none, or one has no host, or no port that is one.
+/// If there is none, or one has no host, or no valid port.
 pub fn named_hosts<H: AsRef<str>>(hosts: impl IntoIterator<Item = H>) -> Result<Vec<NamedHost>, UrlError> {
     let no_host = || bad("a host is a name or a number, with its port behind a colon if need be");
     let read = |host: H| {
@@ -185,7 +203,7 @@ pub fn named_hosts<H: AsRef<str>>(hosts: impl IntoIterator<Item = H>) -> Result<
     if hosts.is_empty() { Err(bad("no server is named")) } else { Ok(hosts) }
 }
 
-/// A host, if it looks like one: it is shown from here on.
+/// A host, if it is plausible: it may be shown from now on.
 fn plausible(host: &str) -> Result<&str, UrlError> {
     let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
     if host.chars().all(is_plain) {
@@ -199,7 +217,7 @@ fn plausible(host: &str) -> Result<&str, UrlError> {
 /// The two parts of an address, without the brackets of the first.
 fn host_and_port(text: &str) -> (&str, Option<&str>) {
     match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        // What follows the bracket is a port, or makes it none.
+        // Text after the bracket is a port, or an error.
         Some((host, "")) => (host, None),
         Some((host, rest)) => (host, Some(rest.strip_prefix(':').unwrap_or(""))),
         None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
@@ -209,7 +227,7 @@ fn host_and_port(text: &str) -> (&str, Option<&str>) {
 /// A port.
 ///
 /// # Errors
-/// If it is no number from 1 to 65535.
+/// If it is not a number from 1 to 65535.
 pub fn port(text: &str) -> Result<u16, UrlError> {
     let port = text.parse().unwrap_or(0);
     check_ports([port]).map(|()| port)
@@ -222,12 +240,12 @@ pub fn check_ports(ports: impl IntoIterator<Item = u16>) -> Result<(), UrlError>
     if is_bad { Err(bad("a port is no number from 1 to 65535")) } else { Ok(()) }
 }
 
-/// An address as it stands in a URL.
+/// An address as it is written in a URL.
 pub fn shown((host, port): &HostPort) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Addresses as they stand in a URL, with commas between.
+/// Addresses as they are written in a URL, with commas between.
 pub fn listed(hosts: &[HostPort]) -> String {
     hosts.iter().map(shown).collect::<Vec<_>>().join(",")
 }
@@ -237,12 +255,12 @@ pub fn some(text: impl Into<String>) -> Option<String> {
     Some(text.into()).filter(|text| !text.is_empty())
 }
 
-/// A setting that is one of a few words: its name, and what each word means.
+/// A setting with a few words: its name, and the meaning of each word.
 #[derive(Clone, Copy)]
 pub struct Words<T: 'static>(pub &'static str, pub &'static [(&'static str, T)]);
 
 impl<T: Copy + PartialEq> Words<T> {
-    /// What a word means.
+    /// The meaning of a word.
     ///
     /// # Errors
     /// If it is none of them.
@@ -256,7 +274,7 @@ impl<T: Copy + PartialEq> Words<T> {
         })
     }
 
-    /// The word that means this.
+    /// The word with this meaning.
     pub fn word(self, meaning: T) -> Option<&'static str> {
         self.1.iter().find(|(_, known)| *known == meaning).map(|(word, _)| *word)
     }
@@ -265,12 +283,12 @@ impl<T: Copy + PartialEq> Words<T> {
 /// A URL that is being written, from left to right.
 pub struct UrlWriter {
     url: Result<String, UrlError>,
-    /// What stands before the next setting.
+    /// The character before the next setting.
     separator: char,
 }
 
 impl UrlWriter {
-    /// Begins with a login and servers. The servers are written as they are: see [`listed`].
+    /// Begins with a login and servers. The servers are written unchanged: see [`listed`].
     pub fn new(scheme: &str, login: &Login, servers: &str) -> Self {
         let user = login.user.as_deref().map(encoded).unwrap_or_default();
         let login = match &login.password {
@@ -293,7 +311,7 @@ impl UrlWriter {
         self
     }
 
-    /// A setting; it is left out if there is no value.
+    /// A setting; it is omitted without a value.
     #[must_use]
     pub fn set(mut self, key: &str, value: Option<&str>) -> Self {
         if let (Ok(url), Some(value)) = (self.url.as_mut(), value) {
@@ -304,7 +322,7 @@ impl UrlWriter {
         self
     }
 
-    /// A duration; it is left out if it is the default.
+    /// A duration; it is omitted if it is the default.
     #[must_use]
     pub fn duration(self, span: Span, value: Duration, default: Duration) -> Self {
         let text = durations::written(value);
@@ -322,13 +340,13 @@ impl UrlWriter {
     }
 
     /// # Errors
-    /// If there is a path that no URL can say.
+    /// If a URL cannot express a path.
     pub fn finish(self) -> Result<String, UrlError> {
         self.url
     }
 }
 
-/// A path as the text that a URL has.
+/// A path as text for a URL.
 ///
 /// # Errors
 /// If it is not UTF-8.
@@ -341,7 +359,7 @@ pub fn encoded(text: &str) -> String {
     utf8_percent_encode(text, PLAIN).to_string()
 }
 
-/// What needs no encoding anywhere in a URL.
+/// Characters that need no encoding anywhere in a URL.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 const PLAIN_BEHIND_SERVERS: &AsciiSet = &PLAIN.remove(b'/');
 
@@ -377,15 +395,19 @@ mod tests {
     fn settings_are_pairs_in_their_order() {
         let pairs: Vec<_> = parameters("a=1&&b&c=x=y").collect();
         assert_eq!(pairs, [("a", "1"), ("b", ""), ("c", "x=y")]);
-        let read = |query| settings(query, "it", &["a", "b", "listen"]);
+        let read = |query| {
+            settings(query, "it", (&["a", "b", "listen"], &[Foreign("pool", &["1"], "leave it out")]))
+        };
         let listen = ("listen", "x://u@h".to_owned());
         assert_eq!(
             read("b=p%40%C3%BC&a&listen=x://u@h").unwrap(),
             [("b", "p@ü".into()), ("a", String::new()), listen]
         );
+        assert_eq!(read("pool=1&a=x").unwrap(), [("a", "x".into())]);
         let refused = |query| read(query).unwrap_err().to_string();
         assert_eq!(refused("a=%FF"), "a is not UTF-8");
         assert_eq!(refused("a=1&sesame=2"), "it does not know parameter 2 of the URL; it has a, b, listen");
+        assert_eq!(refused("pool=sesame"), "pool= of the URL is not honoured: leave it out");
         for cut in ["a=half@h", "half@h", "half@h=x"] {
             assert!(refused(cut).starts_with("an @ stands behind"), "{cut}");
         }
@@ -414,7 +436,7 @@ mod tests {
         assert_eq!(words.read("x").unwrap_err().to_string(), "guard= is on, off or late");
     }
 
-    /// What is written is read again, whatever characters it has.
+    /// A written URL is read with the same meaning, whatever characters it has.
     #[test]
     fn a_url_that_is_written_is_read_as_it_was_meant() {
         let odd = "p@s:/?#&%=, ü+[]";

@@ -1,4 +1,5 @@
-//! The contract of a store: `Backend`, with its requests and its answers, and `QuorumNode` for what Redlock needs in addition.
+//! The contract of a store: `Backend`, with its requests and answers, and `QuorumNode`, which Redlock needs in
+//! addition.
 
 use std::{
     sync::{
@@ -22,19 +23,19 @@ use crate::{
     view::{Adoption, Finding, HolderView, LockView},
 };
 
-/// A handle of a store that can be cloned and shared.
+/// A shared handle of a store, which can be cloned.
 pub type BackendHandle = Arc<dyn Backend>;
 
 /// A store of locks.
 ///
-/// Every verb is **one attempt**: it does not wait for a turn, does not retry, and decides nothing by a local clock.
-/// Every verb is idempotent, and changes only what belongs to the given owner. The server's clock decides when a lease
-/// ends; a client sends durations, never points in time.
+/// Every verb is **one attempt**: it does not wait for a turn, does not retry, and decides nothing by a local
+/// clock. Every verb is idempotent, and changes only what belongs to the given owner. The server's clock decides
+/// when a lease ends; a client sends durations, never points in time.
 ///
 /// # Cancel safety
-/// Dropping the future of a verb leaves its outcome [`Unknown`](crate::Outcome::Unknown); ask again with the
-/// same owner, or release it. The future of a claim is polled to its end instead: a release that leaves over another connection may
-/// come before it. The [`Asker`](crate::Asker) says that the answer is not wanted any more.
+/// Dropping the future of a verb leaves its outcome [`Unknown`](crate::Outcome::Unknown); ask again with the same
+/// owner, or release it. A claim is different: poll its future to the end, because a release over another
+/// connection may arrive before it. The [`Asker`](crate::Asker) reports that the answer is no longer wanted.
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
     /// What this backend promises.
@@ -47,61 +48,65 @@ pub trait Backend: Send + Sync + 'static {
     /// 2. A handle whose connection hangs does not block the other.
     async fn handle(&self) -> Result<BackendHandle, BackendError>;
 
-    /// Takes the lock, or takes or keeps a place.
+    /// Acquires the lock, or takes or keeps a place.
     ///
     /// # Contract
-    /// 1. It is granted if it fits beside the holders, and no live waiter with a turn is ahead.
-    /// 2. An owner that already holds (after a lost reply or a hand-off) is granted again: its lease is extended to the
-    ///    full ttl, with a **new** token (H1.2, H1.3, H1.5). A store that mints when a place is taken
-    ///    ([`Minting`](crate::Minting)) gives the same token again.
-    /// 3. The token is larger than every token granted before. It is minted in the atomic step that grants the lock, or
-    ///    that took the place (L2).
+    /// 1. It is granted if it fits with the holders, and no live waiter with a turn is ahead.
+    /// 2. An owner that already holds (after a lost reply or a hand-off) is granted again: its lease is extended to
+    ///    the full ttl, with a **new** token. A store that mints when a place is taken
+    ///    ([`Minting`](crate::Minting)) returns the same token again.
+    /// 3. The token is larger than every token granted before. It is minted in the atomic step that grants the
+    ///    lock, or that took the place.
     /// 4. [`WaitMode::No`](crate::WaitMode::No) leaves nothing behind unless it is granted.
-    /// 5. A place in the queue is a lease of its own. Repeating the claim keeps it; `retry_after` is shorter than that
-    ///    lease.
-    /// 6. A claim that finds an expired holder grants the lock to the next waiters (hand-off, L6).
+    /// 5. A place in the queue is a separate lease. Repeating the claim keeps it; `retry_after` is shorter than
+    ///    that lease.
+    /// 6. A claim that finds an expired holder grants the lock to the next waiters (hand-off).
     /// 7. [`WaitMode::Wake`](crate::WaitMode::Wake) is for [nodes of a quorum](QuorumNode); others may refuse it as
     ///    [`Unsupported`](ErrorKind::Unsupported).
+    // L2, L6, H1.2, H1.3, H1.5.
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError>;
 
     /// Extends leases by their ttl from now; one answer per grant, in order.
     ///
     /// # Contract
-    /// 1. It never shortens and never re-creates a lease. An owner that does not hold is answered
-    ///    [`Gone`](Renewal::Gone), and stays so (L4, L5).
+    /// 1. It never shortens and never re-creates a lease. For an owner that does not hold, the answer is
+    ///    [`Gone`](Renewal::Gone), and stays so.
     /// 2. It changes nothing of another owner.
+    // L4, L5.
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>>;
 
-    /// Gives the lock back, or leaves the queue, and grants to the next waiters (hand-off).
+    /// Releases the lock, or leaves the queue, and grants to the next waiters (hand-off).
     ///
     /// # Contract
-    /// 1. It changes nothing of another owner (L4).
-    /// 2. All live waiters at the front that fit together become holders for the claim ttl and are woken; the first
-    ///    waiter behind them is woken too.
-    /// 3. The caller does not claim the same lock under the same owner again: where a store has several servers, a
-    ///    release that is still under way to one of them would free what is granted there (H3.4).
+    /// 1. It changes nothing of another owner.
+    /// 2. All live waiters at the front that fit together become holders for the claim ttl and are notified; the
+    ///    first waiter behind them is notified too.
+    /// 3. The caller does not claim the same lock under the same owner again. On a store with several servers, a
+    ///    release still on its way to one of them would free a later grant there.
+    // L4, H3.4.
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError>;
 
-    /// Sends a hint: to a holder that somebody waits, so that one that keeps its lease for a while though it has nothing to do
-    /// gives it back; or to [observers](OwnerId::of_observers) that there is something to see.
+    /// Sends a hint. To a holder: a client waits, so a holder that keeps an idle lease should release it. To
+    /// [observers](OwnerId::of_observers): the lock has changed.
     ///
     /// # Contract
     /// 1. It changes nothing in the store.
-    /// 2. It is a hint, which may be lost. A store that mints a token for each [place](crate::Minting::Place) does nothing.
+    /// 2. The hint may be lost. A store that mints a token for each [place](crate::Minting::Place) sends none.
     async fn tell(&self, _name: &LockName, _whom: Audience, _owner: OwnerId) -> Result<(), BackendError> {
         Ok(())
     }
 
-    /// Leaves a memo beside the lock, in place of the one that is there. [`inspect`](Self::inspect) shows it.
+    /// Stores a memo with the lock and replaces an earlier one. [`inspect`](Self::inspect) returns it.
     ///
     /// # Contract
-    /// 1. Only while this owner holds; a waiter that was handed the lock and has not entered does not. Otherwise the
-    ///    answer is [`Gone`](Noted::Gone), and nothing changes (L4).
-    /// 2. It does not replace a memo that was written under a larger token: the answer is `Gone` as well.
-    /// 3. Every question that is asked after the answer is shown it, whichever owner holds the lock by then, until it was kept
-    ///    for its time by the store's clock; and no question after that.
-    /// 4. It grants, renews and ends no lease, and nothing of it stays in the store for ever.
+    /// 1. Only while this owner holds; a waiter that was handed the lock and has not acquired it does not hold.
+    ///    Otherwise the answer is [`Gone`](Noted::Gone), and nothing changes.
+    /// 2. It does not replace a memo that was written under a larger token: the answer is `Gone` then, too.
+    /// 3. Every query after the answer returns the memo, whichever owner holds the lock then, until its time has
+    ///    passed by the store's clock; no later query returns it.
+    /// 4. It grants, renews and ends no lease, and nothing of it stays in the store indefinitely.
     /// 5. A store that does not [promise](Promises::memo) it refuses as [`Unsupported`](ErrorKind::Unsupported).
+    // L4.
     async fn note(
         &self,
         name: &LockName,
@@ -119,41 +124,43 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// # Contract
     /// 1. Hints addressed to owners of `process` arrive on every stream that was made before. Where waiters are
-    ///    [asked](crate::WakeSupport::Asked) to repeat their claims, those to waiters arrive from this process alone.
+    ///    [asked](crate::WakeSupport::Asked) to repeat their claims, hints to waiters come only from this process.
     /// 2. Correctness never depends on a hint.
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream>;
 
-    /// The state of one lock. A lock that is free, or was never taken, has no holders and no queue.
+    /// The state of one lock. A lock that is free, or was never acquired, has no holders and no queue.
     async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError>;
 
     /// Every lock whose name starts with `prefix` and that has a holder or a waiter, sorted by name.
     async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError>;
 
-    /// Takes the lock from its holders, and answers who they were. This overrides exclusion: until they stop, only the
-    /// fencing token protects.
+    /// Releases the lock by force, and returns its former holders. This overrides exclusion: until they stop, only
+    /// the fencing token protects the resource.
     ///
     /// # Contract
-    /// 1. It raises the fence above every token granted before, even if the lock was free.
-    /// 2. It wakes the former holders, and grants to the next waiters.
+    /// 1. It raises the last token above every token granted before, even if the lock was free.
+    /// 2. It notifies the former holders, and grants to the next waiters.
     async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError>;
 
-    /// Waits for the background work of this handle, as long as the store answers. To be called before a program ends.
+    /// Waits for the background work of this handle, as long as the store answers. Call it before a program ends.
     ///
     /// # Contract
     /// 1. It starts no work; it only waits.
     async fn drain(&self) {}
 
-    /// What weakens the promises of this store, and what to do about it.
+    /// Conditions that weaken the promises of this store, and the remedy for each.
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError>;
 
     /// Replaces the settings recorded in the store by those of this client, for an operator who changed them on
     /// purpose.
     ///
     /// # Contract
-    /// 1. It forgets no lease: every lease that the old settings allowed is over before one is granted under the new
-    ///    ones (L1). It does not wait for that, but answers how long it takes.
-    /// 2. A repeated call with the same settings continues and does not begin anew; `wait` is zero when all is done.
+    /// 1. It forgets no lease: every lease that the old settings allowed has expired before one is granted under
+    ///    the new ones. It does not wait for that, but returns how long it takes.
+    /// 2. A repeated call with the same settings continues and does not begin anew; `wait` is zero when all is
+    ///    done.
     /// 3. A store without such a record refuses as [`Unsupported`](ErrorKind::Unsupported).
+    // L1.
     async fn adopt(&self) -> Result<Adoption, BackendError> {
         let message = "this store keeps no record of settings";
         Err(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message)
@@ -164,8 +171,8 @@ pub trait Backend: Send + Sync + 'static {
 /// A backend that can be one node of a quorum.
 #[async_trait]
 pub trait QuorumNode: Backend {
-    /// An identity of this server that lasts as long as it runs. Two nodes with the same identity are one server
-    /// (H3.5).
+    /// An identity of this server that lasts as long as it runs. Two nodes with the same identity are one server.
+    // H3.5.
     async fn identity(&self) -> Result<String, BackendError>;
 
     /// Another handle of the same node, as [`Backend::handle`] makes one, but without a request: the node may be down.
@@ -177,17 +184,18 @@ pub trait QuorumNode: Backend {
     ///
     /// # Contract
     /// 1. Only while this owner holds the lock on this node; otherwise the answer is [`Raised::Gone`] and nothing
-    ///    changes (H3.3).
+    ///    changes.
     /// 2. Every later grant's token is larger than `to`.
+    // H3.3.
     async fn raise(&self, name: &LockName, owner: OwnerId, to: FencingToken) -> Result<Raised, BackendError>;
 }
 
 /// The request of one owner for one lock.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// Which lock.
+    /// The name of the lock.
     pub name: LockName,
-    /// The owner that asks: new for every attempt, the same for every retry of that attempt.
+    /// The owner of the claim: new for every attempt, the same for every retry of that attempt.
     pub owner: OwnerId,
     /// Exclusive or shared.
     pub mode: Mode,
@@ -203,35 +211,35 @@ pub struct Claim {
     pub asker: Asker,
 }
 
-/// Says of the asker of a claim whether it has gone. Clones share it; the default never goes.
+/// Whether the caller of a claim still wants its answer. Clones share this state; by default it always does.
 ///
-/// A claim whose asker has gone is polled to its end all the same, since it may be granted: a verb of several requests ends before the
-/// next one.
+/// If the caller has left, the claim is still polled to its end, because it may be granted. A verb of several
+/// requests ends before the next one.
 #[derive(Clone, Debug, Default)]
 pub struct Asker(Option<Arc<AtomicBool>>);
 
 impl Asker {
-    /// One that may go.
+    /// For a caller that may leave.
     pub fn new() -> Self {
         Self(Some(Arc::default()))
     }
 
-    /// It wants no answer any more.
+    /// The caller no longer wants an answer.
     pub fn leave(&self) {
         if let Some(is_gone) = &self.0 {
             is_gone.store(true, Ordering::Release);
         }
     }
 
-    /// True once it has gone.
+    /// True once the caller has left.
     pub fn is_gone(&self) -> bool {
         self.0.as_ref().is_some_and(|is_gone| is_gone.load(Ordering::Acquire))
     }
 
-    /// To be asked before a request of the claim is sent.
+    /// Call this before a request of the claim is sent.
     ///
     /// # Errors
-    /// `NotApplied`, if it has gone.
+    /// `NotApplied`, if the caller has left.
     pub fn must_be_there(&self) -> Result<(), BackendError> {
         if self.is_gone() {
             let message = "the claim was cancelled";
@@ -246,8 +254,8 @@ impl Asker {
 pub enum WaitMode {
     /// Nothing: the answer is [`ClaimAnswer::Busy`].
     No,
-    /// A place that is woken, is never made holder by a hand-off, and blocks no other claim (for the nodes of Redlock,
-    /// S3.3 g).
+    /// A place that is notified, is never made holder by a hand-off, and blocks no other claim (for the nodes of
+    /// Redlock).
     Wake,
     /// A place in the FIFO queue, with hand-off.
     Turn,
@@ -258,18 +266,18 @@ pub enum WaitMode {
 pub enum ClaimAnswer {
     /// The lock is held by this owner.
     Granted(Grant),
-    /// The owner has a place in the queue. The place is a lease of its own, which the owner keeps by repeating the
+    /// The owner has a place in the queue. The place is a separate lease, which the owner keeps by repeating the
     /// claim.
     Queued {
         /// The number of live places ahead.
         ahead: usize,
-        /// Repeat the claim after this long, or when woken.
+        /// Repeat the claim after this long, or after a hint.
         retry_after: Duration,
         /// One of the holders, for people.
         holder: Option<HolderView>,
     },
-    /// Only some nodes granted it, which is too few; their grants are being released. Claim again **under a new owner**
-    /// after this long, so that a late release cannot end the next attempt (H3.4).
+    /// Only some nodes granted it, which is too few; their grants are being released. Claim again **under a new
+    /// owner** after this long, so that a late release cannot end the next attempt.
     Split {
         /// Claim again after this long.
         retry_after: Duration,
@@ -285,10 +293,10 @@ pub enum ClaimAnswer {
     },
 }
 
-/// A lease that the server gave.
+/// A lease granted by the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Which lock.
+    /// The name of the lock.
     pub name: LockName,
     /// The owner that holds it.
     pub owner: OwnerId,
@@ -312,7 +320,7 @@ pub enum Renewal {
 /// The answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// The owner held the lock or had a place; it has neither any more.
+    /// The owner held the lock or had a place; now it has neither.
     Released,
     /// The owner neither held nor waited; nothing was changed.
     WasGone,
@@ -321,17 +329,17 @@ pub enum Released {
 /// The answer to a [`raise`](crate::QuorumNode::raise).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Raised {
-    /// The counter is now at least the number asked for.
+    /// The counter is now at least the requested number.
     Raised,
     /// This owner does not hold the lock here; nothing was changed.
     Gone,
 }
 
-/// A short text that a holder leaves beside its lock, and how long the store keeps it.
+/// A short text that a holder stores with its lock, and how long the store keeps it.
 ///
-/// It outlives the lease: it says where the holder can be reached, or when a job ran last. Only a holder writes one, in
-/// place of the one before; everybody reads it, in [`LockView::memo`](crate::LockView::memo). No decision of the lock
-/// depends on it.
+/// It outlives the lease: for example the address of the holder, or when a job ran last. Only a holder writes a
+/// memo, in place of the one before; every client can read it in [`LockView::memo`](crate::LockView::memo). No
+/// decision of the lock depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memo {
     text: String,
@@ -339,12 +347,12 @@ pub struct Memo {
 }
 
 impl Memo {
-    /// 1024 bytes: an address, or a line about a run. More belongs into a store of its own.
+    /// 1024 bytes: an address, or a line about a run. Store longer texts elsewhere.
     pub const MAX_BYTES: usize = 1024;
     /// 366 days: longer than any interval of a job.
     pub const MAX_KEPT: Duration = Duration::from_secs(366 * 24 * 3600);
 
-    /// A memo that is kept for so long, counted by the store from when it writes it. A fraction of a millisecond is
+    /// A memo that the store keeps for this long after writing it, by its own clock. A fraction of a millisecond is
     /// rounded up.
     ///
     /// # Errors
@@ -362,7 +370,7 @@ impl Memo {
         Ok(Self { text, kept: Duration::from_millis(millis) })
     }
 
-    /// What it says.
+    /// The text.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -373,20 +381,20 @@ impl Memo {
     }
 }
 
-/// A memo that no store takes.
+/// A memo that is not valid on any store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidMemo {
     /// Its text is too long.
     #[error("a memo of {bytes} bytes is too long: {} at most", Memo::MAX_BYTES)]
     TooLong {
-        /// How long it is.
+        /// Its length in bytes.
         bytes: usize,
     },
-    /// It would be kept for no time at all, or for too long.
+    /// The time to keep it is zero or too long.
     #[error("a memo is kept for 1 ms to 366 days, not for {kept:?}")]
     Kept {
-        /// For how long it was to be kept.
+        /// The time to keep it.
         kept: Duration,
     },
 }
@@ -394,9 +402,9 @@ pub enum InvalidMemo {
 /// The answer to a [`note`](crate::Backend::note).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noted {
-    /// The memo is there.
+    /// The memo was stored.
     Noted,
-    /// This owner does not hold the lock, or a holder with a larger token has left a memo; nothing was changed.
+    /// This owner does not hold the lock, or a holder with a larger token has stored a memo; nothing was changed.
     Gone,
 }
 

@@ -1,4 +1,4 @@
-//! `BackendError`: a failed request, and whether it may have taken effect all the same.
+//! `BackendError`: a failed request, and whether it may have taken effect anyway.
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
@@ -16,13 +16,14 @@ pub enum ErrorKind {
     Throttled,
     /// The user is unknown, or lacks a right.
     Denied,
-    /// A name, ttl or setting that this backend cannot honour.
+    /// A name, ttl or setting that is not valid on this backend.
     Invalid,
     /// This backend does not have the requested feature.
     Unsupported,
     /// The stored data is damaged, or another program wrote it.
     Corrupt,
-    /// This process was forked from the one that connected to the store: it has nothing of its parent's, and connects anew.
+    /// This process was forked from the one that connected to the store: it inherits no connection, and must
+    /// connect anew.
     Forked,
 }
 
@@ -36,9 +37,9 @@ impl ErrorKind {
 /// Whether a failed request may have taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It certainly has not.
+    /// It has certainly not taken effect.
     NotApplied,
-    /// It may have: repeat the request with the same owner to find out.
+    /// It may have taken effect: repeat the request with the same owner to find out.
     Unknown,
 }
 
@@ -62,7 +63,7 @@ struct Inner {
 }
 
 impl BackendError {
-    /// A failure with a message for people: what is wrong, and what to do.
+    /// A failure with a message for people: the cause and the remedy.
     pub fn new(kind: ErrorKind, outcome: Outcome, message: impl Into<String>) -> Self {
         let message = message.into();
         Self(Box::new(Inner { kind, outcome, message, context: Vec::new(), retry_after: None, source: None }))
@@ -106,7 +107,7 @@ impl BackendError {
         self.0.outcome
     }
 
-    /// How long the backend asks to wait before another attempt, if it says so.
+    /// How long the backend asks to wait before another attempt, if it has set a time.
     pub fn retry_hint(&self) -> Option<Duration> {
         self.0.retry_after
     }
@@ -114,7 +115,7 @@ impl BackendError {
 
 impl fmt::Display for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A message may have what a store says in it.
+        // A message may contain text from a store.
         write!(f, "{}", shown(&self.0.message).within(MOST))?;
         for (i, (key, value)) in self.0.context.iter().enumerate() {
             write!(f, "{}{key} {}", if i == 0 { " (" } else { ", " }, shown(value))?;

@@ -19,14 +19,14 @@ pub trait Host: Send + Sync + 'static {
 
     /// Waits until the clock that counts suspend has reached `until`, or a little longer.
     ///
-    /// It may be late by as long as the machine was suspended. A caller that waits for a deadline reads the clock again
+    /// It may be late by the length of a suspend. A caller that waits for a deadline reads the clock again
     /// afterwards.
     fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()>;
 
-    /// Starts a task beside the caller.
+    /// Starts a task that runs concurrently with the caller.
     fn spawn(&self, task: BoxFuture<'static, ()>);
 
-    /// The same, if the caller is in a runtime; otherwise the task is given back.
+    /// The same, if the caller is in a runtime; otherwise the task is returned.
     ///
     /// # Errors
     /// The task, which was not started.
@@ -35,13 +35,14 @@ pub trait Host: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Starts a task on a thread of its own, where no code of the user can starve it.
+    /// Starts a task on a separate thread, where no code of the user can starve it.
     ///
-    /// `start` runs on that thread, so that its connections belong to that thread. May be called from anywhere, also
-    /// outside a runtime.
+    /// `start` runs on that thread, so that its connections belong to that thread. May be called from anywhere,
+    /// even outside a runtime.
     ///
     /// # Errors
-    /// If the system gives no thread, or lacks a resource that a runtime needs. Then `start` is dropped and not called.
+    /// If the system starts no thread, or lacks a resource that a runtime needs. Then `start` is dropped and not
+    /// called.
     fn spawn_apart(&self, name: &'static str, start: Start) -> io::Result<()>;
 
     /// Fills `bytes` with unpredictable bits.

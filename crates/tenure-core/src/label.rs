@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::shown::shown;
 
-/// Host, process, user and command of an owner, for people; and whether it wants to hear of waiters. Only that hint depends on it.
+/// Host, process, user and command of an owner, for people; and whether to notify it of waiters. Only that hint
+/// depends on it.
 ///
 /// It has only the base name of the command, because arguments may hold passwords.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,21 +20,21 @@ pub struct Label {
     pub user: String,
     /// Base name of the program, at most 32 bytes.
     pub command: String,
-    /// It may keep its lease while it has nothing to do, and releases it when it hears of a waiter. For the engine.
+    /// The owner may keep an idle lease, and releases it after a hint that a client waits. For the engine.
     #[doc(hidden)]
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "std::ops::Not::not"))]
     pub idles: bool,
 }
 
 impl Label {
-    /// A label. Every part is cut to its bound; control characters become `?`.
+    /// A label. Every part is cut to its maximum length; control characters become `?`.
     pub fn new(host: &str, pid: u32, user: &str, command: &str) -> Self {
         let command = command.rsplit('/').find(|part| !part.is_empty()).unwrap_or(command);
         let (host, user, command) = (tame(host, 63), tame(user, 32), tame(command, 32));
         Self { host, pid, user, command, idles: false }
     }
 
-    /// The same of an owner that wants to hear of waiters, or not. For the engine and backends.
+    /// The same label for an owner that wants hints about waiters, or does not. For the engine and backends.
     #[must_use]
     #[doc(hidden)]
     pub fn idling(self, idles: bool) -> Self {

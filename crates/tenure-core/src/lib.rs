@@ -1,8 +1,8 @@
 //! The types of Tenure, and the contract between its parts.
 //!
-//! This crate has no I/O, reads no clock and knows no runtime. A backend depends on this crate, on its driver and on
-//! the shared floors beside it. The engine in the crate `tenure` drives every backend through the traits here. Read
-//! [`Backend`] first: its `# Contract` lists are what the conformance suite holds every backend to.
+//! This crate has no I/O, reads no clock and depends on no runtime. A backend depends on this crate, on its driver
+//! and on the shared crates. The engine in the crate `tenure` drives every backend through the traits here. Read
+//! [`Backend`] first: the conformance suite checks its `# Contract` lists on every backend.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -43,9 +43,9 @@ pub use timing::{Timing, TimingError};
 pub use token::FencingToken;
 pub use view::{Adoption, Finding, HolderView, LockView, MemoView, Severity, WaiterView};
 
-/// Locks it, also if somebody panicked while they had it.
+/// Locks it, even if a thread panicked while it held it.
 ///
-/// Only for what no code that can panic changes halfway.
+/// Only for data that no code that can panic leaves half changed.
 pub fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

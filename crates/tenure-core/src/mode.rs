@@ -1,11 +1,11 @@
-//! `Mode`: exclusive, or shared with how many.
+//! `Mode`: exclusive, or shared with a limit.
 
 use std::{fmt, num::NonZeroU32};
 
 /// How a claim holds the lock: exclusive or shared.
 ///
-/// One rule serves mutex, read-write lock and semaphore. A claim fits beside the holders if their number plus one is no
-/// larger than the smallest limit among them and the claim.
+/// One rule serves mutex, read-write lock and semaphore. A claim fits with the holders if their number plus one is
+/// no larger than the smallest limit among them and the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Mode {
@@ -13,7 +13,7 @@ pub enum Mode {
     Exclusive,
     /// Together with others: a reader (`limit: None`), or a permit of a semaphore.
     Shared {
-        /// How many may hold at the same time; `None` is any number.
+        /// How many may hold at the same time; `None` is no limit.
         limit: Option<NonZeroU32>,
     },
 }
@@ -30,16 +30,17 @@ impl Mode {
         }
     }
 
-    /// True if a claim in this mode may hold beside holders in the `others`' modes.
+    /// True if a claim in this mode may hold together with holders in the `others`' modes.
     pub fn fits_beside(self, others: impl Iterator<Item = Self>) -> bool {
         let (count, smallest) =
             others.fold((0u32, self.limit()), |(n, least), m| (n.saturating_add(1), least.min(m.limit())));
         count < smallest
     }
 
-    /// How many claims at the front of a queue, in the order in which they came, hold together: the longest run from
-    /// the front in which all fit beside each other. A claim that leaves makes the run no shorter for the claims behind
-    /// it. So a holder stays a holder, and no claim passes a waiting one (L1, L7).
+    /// How many claims at the front of a queue, in the order of arrival, can hold together: the longest run from
+    /// the front in which all fit together. A claim that leaves does not shorten the run for the claims behind it.
+    /// So a holder stays a holder, and no claim overtakes a waiting one.
+    // L1, L7.
     pub fn leading(line: impl IntoIterator<Item = Self>) -> usize {
         let (mut count, mut smallest) = (0_usize, u32::MAX);
         for mode in line {
@@ -71,7 +72,8 @@ mod tests {
         Mode::Shared { limit: NonZeroU32::new(limit) }
     }
 
-    /// L1, L7: what a line lets in is what would be let in one by one, and stops at the first that does not fit.
+    /// L1, L7: a queue grants together exactly the claims that it would grant one by one, and stops at the first
+    /// that does not fit.
     #[test]
     fn those_in_front_of_a_line_hold_as_far_as_they_fit_together() {
         let (read, alone) = (Mode::READ, Mode::Exclusive);
@@ -90,7 +92,7 @@ mod tests {
         }
     }
 
-    /// L1: a holder goes on holding, whichever place in front of it leaves.
+    /// L1: a holder stays a holder when a place in front of it leaves.
     #[test]
     fn nobody_in_a_line_is_put_out_by_one_that_leaves() {
         let modes = [Mode::Exclusive, Mode::READ, slots(2), slots(3)];

@@ -4,10 +4,11 @@ use std::{ops::Add, time::Duration};
 
 /// One reading of the clock that counts suspend and of the wall clock.
 ///
-/// It never leaves the machine: only durations do. A deadline has passed as soon as *either* clock says so (H2.1, hazard
-/// 26), because a laptop that slept, or a virtual machine that was resumed from a snapshot, must not believe in an old
-/// lease.
+/// It never leaves the machine: only durations do. A deadline has passed as soon as *either* clock has reached it.
+/// So a laptop that slept, or a virtual machine that was resumed from a snapshot, cannot treat an old lease as
+/// held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+// H2.1, hazard 26.
 pub struct Moment {
     /// Since an arbitrary start, counting suspend; never steps.
     pub boot: Duration,

@@ -4,7 +4,8 @@ use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
 
 /// The name of a lock: 1 to 512 bytes of UTF-8 without control characters.
 ///
-/// Cheap to clone. The bound keeps a name usable as a key, a column value and a part of a path on every backend.
+/// Cheap to clone. The maximum length keeps a name usable as a key, a column value and a part of a path on every
+/// backend.
 ///
 /// ```
 /// use tenure_core::LockName;
@@ -27,7 +28,7 @@ impl LockName {
     /// Checks a name.
     ///
     /// # Errors
-    /// [`NameError`] says which rule it breaks.
+    /// [`NameError`] with the rule that the name breaks.
     pub fn new(name: impl AsRef<str>) -> Result<Self, NameError> {
         let name = name.as_ref();
         if name.is_empty() {

@@ -1,4 +1,4 @@
-//! Hints that another attempt may succeed, and `Notifier`, which brings them to the owners of this process.
+//! Hints that another attempt may succeed, and `Notifier`, which delivers them to the owners of this process.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -37,19 +37,19 @@ pub enum WakeEvent {
     All,
 }
 
-/// A hint to an owner, as a store brings it.
+/// A hint to an owner, as a store sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
-    /// As what the owner is notified.
+    /// The role in which the owner is notified.
     pub audience: Audience,
     /// The owner.
     pub owner: OwnerId,
-    /// The owner stands behind a waiter that has a turn, in case that waiter is dead: it need not ask before that turn has passed,
-    /// and would only race it.
+    /// The owner is behind a waiter that has a turn. The hint covers the case that this waiter is dead: the owner
+    /// need not ask before that turn has passed, because it would only race with the waiter.
     pub is_behind: bool,
 }
 
-/// Takes hints as they come, from any task.
+/// Receives hints as they come, from any task.
 pub type Forward = Arc<dyn Fn(WakeEvent) + Send + Sync>;
 
 /// The stream of hints for one process and audience.
@@ -61,12 +61,13 @@ pub trait WakeStream: Send + 'static {
     /// Dropping the future loses no hint.
     async fn next(&mut self) -> WakeEvent;
 
-    /// From here on the task that receives a hint brings it to `to`, where the store can do that. [`next`](Self::next) is to be
-    /// polled all the same: it has the other hints, and does what brings them.
+    /// From now on, the task that receives a hint passes it directly to `to`, where the store supports that. Still
+    /// poll [`next`](Self::next): it returns the other hints, and does the work of receiving them.
     fn forward(&mut self, _to: Forward) {}
 }
 
-/// Brings hints to the streams of this process: immediately, or when the turn ahead has passed. Clones share the streams.
+/// Delivers hints to the streams of this process: immediately, or when the turn ahead has passed. Clones share the
+/// streams.
 #[derive(Clone, Default)]
 pub struct Notifier(Arc<Delivery>);
 
@@ -85,25 +86,25 @@ struct HintStream {
     forward: Option<Forward>,
 }
 
-/// Hints to owners that stand behind a waiter which has a turn.
+/// Hints to owners behind a waiter that has a turn.
 struct PendingTurns {
     host: Arc<dyn Host>,
     /// How long a turn lasts.
     turn: Duration,
-    /// When each owner is notified. All turns are equally long, so that this is the order of time.
+    /// When each owner is notified. All turns have the same length, so this is the order of time.
     due: Mutex<VecDeque<(Moment, OwnerId)>>,
 }
 
 /// A stream made by [`Notifier::subscribe`].
 pub struct Notifications {
     stream: Arc<Mutex<HintStream>>,
-    /// Of waiters: the task that polls the stream also delivers delayed hints when they are due.
+    /// For waiters: the task that polls the stream also delivers delayed hints when they are due.
     notifier: Option<Notifier>,
 }
 
 impl Notifier {
-    /// For a store in whose queues a turn lasts for `turn` unless it is taken; without one, a hint to an owner that
-    /// [is behind](Hint::is_behind) is dropped.
+    /// For a store in whose queues a turn lasts for `turn` unless it is taken. Without turns, a hint to an owner
+    /// that [is behind](Hint::is_behind) is dropped.
     pub fn with_turns(host: Arc<dyn Host>, turn: Duration) -> Self {
         let turns = Some(PendingTurns { host, turn, due: Mutex::default() });
         Self(Arc::new(Delivery { streams: Mutex::default(), turns }))
@@ -116,14 +117,14 @@ impl Notifier {
         Notifications { stream, notifier: (audience == Audience::Waiters).then(|| self.clone()) }
     }
 
-    /// True if hints to this owner arrive in this process: no server need be asked to bring them.
+    /// True if hints to this owner arrive in this process: then no server needs to deliver them.
     pub fn reaches(&self, audience: Audience, owner: OwnerId) -> bool {
         let streams = locked(&self.0.streams);
         let streams = streams.get(&(owner.process(), audience));
         streams.is_some_and(|streams| streams.iter().any(|stream| stream.strong_count() > 0))
     }
 
-    /// Brings a hint to its owner, if that is in this process: immediately, or after the turn ahead.
+    /// Delivers a hint to its owner, if that is in this process: immediately, or after the turn ahead.
     pub fn deliver(&self, hint: Hint) {
         let Hint { audience, owner, is_behind } = hint;
         let Some(turns) = &self.0.turns else {
@@ -158,7 +159,7 @@ impl Notifier {
         !live.is_empty()
     }
 
-    /// What takes a hint may have mutexes of its own: none of ours is locked then.
+    /// The receiver of a hint may lock its own mutexes, so none of this type's is locked then.
     fn live_streams(&self, address: StreamKey) -> Vec<Arc<Mutex<HintStream>>> {
         let mut all = locked(&self.0.streams);
         let Some(streams) = all.get_mut(&address) else { return Vec::new() };
@@ -170,7 +171,7 @@ impl Notifier {
         live
     }
 
-    /// Notifies those behind the next turn that passes; pending until then.
+    /// Notifies the owners behind the next turn that passes; pending until then.
     fn poll_turns(&self, context: &mut Context<'_>, timer: &mut Timer) -> Poll<()> {
         let Some(turns) = &self.0.turns else { return Poll::Pending };
         let Some(due) = turns.first() else { return Poll::Pending };
@@ -216,7 +217,7 @@ impl PendingTurns {
         due.push_back((self.host.now() + self.turn, owner));
     }
 
-    /// Its own turn has come.
+    /// The owner's own turn has come.
     fn cancel(&self, owner: OwnerId) {
         locked(&self.due).retain(|(_, known)| *known != owner);
     }
@@ -236,7 +237,7 @@ impl PendingTurns {
 #[async_trait]
 impl WakeStream for Notifications {
     async fn next(&mut self) -> WakeEvent {
-        // Not kept between calls: it belongs to the runtime that polls.
+        // Not kept between calls, because it belongs to the runtime that polls.
         let mut timer = None;
         poll_fn(|context| {
             loop {
@@ -258,5 +259,6 @@ impl WakeStream for Notifications {
     }
 }
 
-/// Hints that a stream keeps while no task polls it, and hints that wait for turns; more are dropped, for a hint may always be lost.
+/// How many hints a stream keeps while no task polls it, and how many hints wait for turns. More are dropped,
+/// because a hint may always be lost.
 const KEPT: usize = 1024;

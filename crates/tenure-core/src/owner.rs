@@ -22,8 +22,8 @@ impl ProcessId {
 
 /// The identity of one claim: the process part and 128 random bits, **new for every attempt**.
 ///
-/// Never reused, so that a release or a renewal that arrives late cannot touch a later claim of the same
-/// program. Printed as 48 hex digits.
+/// Never reused, so that a late release or renewal cannot change a later claim of the same program. Printed as 48
+/// hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -41,10 +41,11 @@ impl OwnerId {
         Self { process, claim: u128::from_be_bytes(bits) }
     }
 
-    /// Where those who look on are told of a lock: the same for all of them, and no owner of a claim.
+    /// The address to which hints for observers of a lock are sent: the same for all of them, and never the owner
+    /// of a claim.
     ///
-    /// Made from the name alone (FNV-1a), so that programs of different builds agree. Two names may have the same address: a
-    /// hint too many is harmless.
+    /// Derived from the name alone (FNV-1a), so that programs of different builds agree. Two names may have the
+    /// same address: an extra hint is harmless.
     pub fn of_observers(name: &LockName) -> Self {
         let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         let hash = name.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, step);
@@ -53,7 +54,7 @@ impl OwnerId {
 
     /// Its 48 hex digits, without the cost of formatting: stores write them in every request.
     pub fn hex(self) -> [u8; 48] {
-        // No table: all digits are made at once.
+        // No table: all digits are computed in parallel.
         let digit = |nibble: u8| nibble + if nibble < 10 { b'0' } else { b'a' - 10 };
         let (mut bytes, mut hex) = ([0; 24], [0; 48]);
         bytes[..8].copy_from_slice(&self.process.0.to_be_bytes());
@@ -78,7 +79,7 @@ pub struct OwnerError {
     digits: usize,
 }
 
-/// Reads so many hex digits of either case, and nothing else. Stores read an owner in every answer.
+/// Reads exactly this many hex digits of either case. Stores read an owner in every answer.
 fn bits(text: &str, digits: usize) -> Result<u128, OwnerError> {
     let wrong = OwnerError { digits };
     if text.len() != digits {

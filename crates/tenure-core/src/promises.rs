@@ -10,8 +10,8 @@ use crate::timing::Timing;
 pub enum EndOfGrant {
     /// The requested ttl, by the server's clock.
     Ttl,
-    /// The end of the session with the server: when the process ends, or one ttl after the server last heard of it. A
-    /// process cannot leave such a lease to another one, as `tenure lock` does.
+    /// The end of the session with the server: when the process ends, or one ttl after the server last received a
+    /// message from it. A process cannot leave such a lease to another one, as `tenure lock` does.
     Session,
 }
 
@@ -26,7 +26,7 @@ pub enum Sharing {
         /// The largest number of slots; each costs a request.
         most: u32,
     },
-    /// No lock: mutexes only.
+    /// No shared locks: mutexes only.
     No,
 }
 
@@ -34,7 +34,7 @@ pub enum Sharing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Order {
-    /// First come, first served.
+    /// First in, first out.
     Fifo,
     /// No order is promised.
     Any,
@@ -44,9 +44,9 @@ pub enum Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Absent {
-    /// It is the next holder for one claim ttl, half a second; then the turn passes to the next waiter.
+    /// It is the next holder for one claim ttl, 500 ms; then the turn passes to the next waiter.
     Passed,
-    /// It stays first in the queue until its place ends, as a lease does that is not renewed.
+    /// It stays first in the queue until its place expires, like a lease that is not renewed.
     WaitedFor,
 }
 
@@ -54,19 +54,19 @@ pub enum Absent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Minting {
-    /// When the lock is granted: a holder that repeats its claim gets a larger token. A claim may ask for a block of them,
-    /// so that the waiters of one process share a lease.
+    /// When the lock is granted: a holder that repeats its claim gets a larger token. A claim may ask for a block
+    /// of tokens, so that the waiters of one process share a lease.
     Entry,
     /// When the claim takes its place in the queue: a holder that repeats its claim has the same token.
     Place,
 }
 
-/// Whether a holder can leave a [memo](crate::Memo) beside its lock.
+/// Whether a holder can store a [memo](crate::Memo) with its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Memos {
-    /// It can. The store keeps a memo for the stated time by its own clock, and forgets it where it
-    /// [forgets](Restart) leases. Where it is a quorum, a majority keeps it.
+    /// It can. The store keeps a memo for the given time by its own clock, and forgets it where it
+    /// [forgets](Restart) leases. On a quorum, a majority keeps it.
     Kept,
     /// It cannot, for this reason.
     None(&'static str),
@@ -76,7 +76,7 @@ pub enum Memos {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Restart {
-    /// Leases may be forgotten and granted again immediately. Then only the fencing token protects.
+    /// Leases may be forgotten and granted again immediately. Then only the fencing token protects the resource.
     Lost,
     /// Leases may be forgotten, but nothing is granted until every forgotten lease has expired.
     WaitedFor,
@@ -92,7 +92,7 @@ pub enum WakeSupport {
     Pushed,
     /// The client polls the store for hints, at least once in this period.
     Polled(Duration),
-    /// No hint comes from another process: a waiter whose turn may be next repeats its claim, at least once in this
+    /// No hint comes from another process. A waiter whose turn may be next repeats its claim, at least once in this
     /// period.
     Asked(Duration),
 }
@@ -115,20 +115,21 @@ pub struct Promises {
     pub restart: Restart,
     /// What happens to leases when another server replaces a failed one; `None` where there is no other server.
     pub fail_over: Option<Restart>,
-    /// Who sees the same locks, as `one host`.
+    /// The clients that share the locks, such as `one host`.
     pub reach: &'static str,
     /// What ends a grant that is not released.
     pub end: EndOfGrant,
-    /// The caller may choose the owner of a claim, so that another process can repeat the claim when its answer was lost, and
-    /// is granted the same lease. Not where a lease ends with its process, nor where a vote may need a new owner.
+    /// The caller may choose the owner of a claim, so that another process can repeat the claim after a lost answer
+    /// and is granted the same lease. False where a lease ends with its process, or where a vote may need a new
+    /// owner.
     pub chosen_owner: bool,
     /// How a waiter learns of its turn.
     pub wake: WakeSupport,
-    /// The most waiters of one process for one lock that have places in the store's queue at the same time. The others
-    /// wait in a queue of their process, and the store sees them in the order in which they came. `None`: all have
-    /// places. Of a mutex it is one where tokens are minted on [entry](Minting::Entry).
+    /// The maximum number of waiters of one process for one lock with places in the store's queue at the same time.
+    /// The others wait in a queue of their process, and the store sees them in the order of arrival. `None`: all
+    /// have places. For a mutex it is one where tokens are minted on [entry](Minting::Entry).
     pub places: Option<usize>,
-    /// Whether a holder can leave a memo beside its lock.
+    /// Whether a holder can store a memo with its lock.
     pub memo: Memos,
     /// The longest ttl that the backend accepts.
     pub max_ttl: Duration,
@@ -139,12 +140,13 @@ pub struct Promises {
 }
 
 impl Promises {
-    /// The ttl if the caller names none: [10 s](Timing::DEFAULT_TTL), or the longest ttl of the store if that is less.
+    /// The ttl if the caller sets none: [10 s](Timing::DEFAULT_TTL), or the longest ttl of the store if that is
+    /// shorter.
     pub fn default_ttl(&self) -> Duration {
         Timing::DEFAULT_TTL.min(self.max_ttl)
     }
 
-    /// For a backend: the least that can be promised, for it to raise what it promises besides.
+    /// For a backend: the weakest promises, from which it raises those that it can keep.
     pub fn least(backend: &'static str) -> Self {
         Self {
             backend,

@@ -3,20 +3,20 @@
 use std::fmt::{self, Write};
 
 /// Text from a store, safe to print: one line of bounded length. Characters that control a terminal, change the
-/// direction of text or are invisible become `?`. JSON output does not use it: there the text is exact.
+/// direction of text or are invisible become `?`. JSON output does not use it: the text is exact there.
 #[derive(Clone, Copy)]
 pub struct Shown<'a> {
     text: &'a str,
     most: usize,
 }
 
-/// Text from a store, at most 512 characters of it: as many as the name of a lock may have.
+/// Text from a store, at most 512 characters of it, which is the maximum length of a lock name.
 pub fn shown(text: &str) -> Shown<'_> {
     Shown { text, most: 512 }
 }
 
 impl Shown<'_> {
-    /// The same with another bound, in characters.
+    /// The same with another maximum, in characters.
     #[must_use]
     pub fn within(self, most: usize) -> Self {
         Self { most, ..self }
@@ -39,8 +39,7 @@ impl fmt::Debug for Shown<'_> {
     }
 }
 
-/// Neither a control character (C0, DEL, C1), nor a separator of lines, nor one that is not seen but acts on its
-/// neighbours.
+/// No control character (C0, DEL, C1), no line separator, and no invisible character that acts on its neighbours.
 fn is_plain(c: char) -> bool {
     let acts = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');

@@ -1,4 +1,4 @@
-//! `Unstopped`: work that other processes wait for, in which this one does not suspend itself.
+//! `Unstopped`: work that other processes wait for, during which this process does not suspend itself.
 
 use std::{
     cell::Cell,
@@ -13,27 +13,27 @@ static THREADS: Mutex<Threads> = Mutex::new(Threads { working: 0, suspending: 0 
 static DONE: Condvar = Condvar::new();
 
 struct Threads {
-    /// So many are at such work.
+    /// The number of pieces of such work.
     working: usize,
-    /// So many wait for them. Mostly none does, and to notify is a system call.
+    /// The number of threads that wait for them. It is mostly zero, and notifying is a system call.
     suspending: usize,
 }
 
 thread_local! {
-    /// How many of them this thread has, one in the other.
+    /// How many of them this thread has, nested.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Longer than any such work: the thread that was asked to suspend this process is not kept waiting by one that hangs.
+/// Longer than any such work: work that hangs does not delay a suspend indefinitely.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// While one is there, [`suspend`] waits. For work without a wait, on what is taken from others: a transaction on a file, a lock on a
-/// directory.
+/// While a value exists, [`suspend`] waits. For work without a wait on shared resources: a transaction on a file, a
+/// lock on a directory.
 #[derive(Debug)]
 pub struct Unstopped(PhantomData<*const ()>);
 
 impl Unstopped {
-    /// From here until it is dropped. Waits while this process is suspended.
+    /// Holds suspends back until it is dropped. Waits while this process is suspended.
     pub fn begin() -> Self {
         DEPTH.with(|depth| {
             if depth.get() == 0 {
@@ -60,11 +60,12 @@ impl Drop for Unstopped {
     }
 }
 
-/// Runs what suspends this process, when no thread of it has anything that other processes wait for; after a second in any case.
+/// Runs the code that suspends this process, when no thread has work that other processes wait for; after 1 s in
+/// any case.
 ///
-/// A program that handles `SIGTSTP` sends itself the signal that stops it in here. A process that is stopped in the middle of a
-/// transaction on the file of SQLite keeps every other process from all locks of that file until it goes on. Against a `SIGSTOP` from
-/// outside nothing helps.
+/// A program that handles `SIGTSTP` sends itself the stop signal in here. A process that is stopped during a
+/// transaction on an SQLite file blocks all locks of that file for every other process until it continues. This
+/// does not help against a `SIGSTOP` from outside.
 ///
 /// # Example
 /// ```
@@ -81,7 +82,7 @@ fn suspend_within<A>(patience: Duration, stop: impl FnOnce() -> A) -> A {
     let none = DONE.wait_timeout_while(threads, patience, |threads| threads.working > 0);
     let (mut threads, _) = none.unwrap_or_else(PoisonError::into_inner);
     threads.suspending -= 1;
-    // Who begins meanwhile waits until it goes on.
+    // Work that begins in the meantime waits until the process continues.
     stop()
 }
 
@@ -100,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// One test for all: what is looked at belongs to the process.
+    /// One test for all, because the state that it checks belongs to the process.
     #[test]
     fn a_process_is_suspended_between_two_pieces_of_work() {
         let (began, begins) = mpsc::channel();
@@ -131,7 +132,7 @@ mod tests {
         beginner.join().unwrap();
         work.join().unwrap();
 
-        // One that hangs is not waited for.
+        // Work that hangs is not waited for.
         let (_never, hangs) = mpsc::channel::<()>();
         let (began, begins) = mpsc::channel();
         thread::spawn(move || {

@@ -17,14 +17,15 @@ impl Timing {
     pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
     /// 10 s: a crash blocks the lock for at most this long, and two renewals may fail before the lease is lost.
     pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
-    /// 500 ms, several slow round trips: how long a waiter may take to enter when its turn has come.
+    /// 500 ms, several slow round trips: how long a waiter may take to acquire when its turn has come.
     pub const CLAIM_TTL: Duration = Duration::from_millis(500);
-    /// 2 s: how long a waiter sleeps at most before it asks again.
+    /// 2 s: the longest sleep of a waiter before it asks again.
     pub const RETRY_MAX: Duration = Duration::from_secs(2);
-    /// 6 s, three times [`RETRY_MAX`](Self::RETRY_MAX): how long a place is kept without asking again.
+    /// 6 s, three times [`RETRY_MAX`](Self::RETRY_MAX): how long a place is kept without a repeated claim.
     pub const PLACE_TTL: Duration = Duration::from_secs(6);
 
-    /// Checks a ttl. A fraction of a millisecond is dropped, so that a holder never believes in its lease for too long.
+    /// Checks a ttl. A fraction of a millisecond is dropped, so that a holder never treats its lease as valid for
+    /// too long.
     ///
     /// # Errors
     /// [`TimingError`] if it is outside [`MIN_TTL`](Self::MIN_TTL) to [`MAX_TTL`](Self::MAX_TTL).
@@ -40,12 +41,13 @@ impl Timing {
         self.ttl
     }
 
-    /// Allowance for clocks that run at different *rates*: ttl/100 + 2 ms (assumption A1).
+    /// Allowance for clocks that run at different *rates*: ttl/100 + 2 ms.
+    // Assumption A1.
     pub fn drift(self) -> Duration {
         self.ttl / 100 + Duration::from_millis(2)
     }
 
-    /// Until when a holder may believe in a lease of length `ttl` whose request was sent at `sent_at`.
+    /// Until when a lease of length `ttl`, whose request was sent at `sent_at`, is valid.
     ///
     /// Counted from *before* the request was sent, so that a delay can only shorten it.
     pub fn believed_until(self, sent_at: Moment, ttl: Duration) -> Moment {
@@ -67,7 +69,7 @@ impl Timing {
         (self.ttl / 3).clamp(Duration::from_millis(250), Duration::from_secs(5))
     }
 
-    /// The longest time between two looks of the watchdog at the clock: min(ttl/10, 1 s).
+    /// The longest time between two checks of the clock by the watchdog: min(ttl/10, 1 s).
     pub fn look(self) -> Duration {
         (self.ttl / 10).min(Duration::from_secs(1))
     }

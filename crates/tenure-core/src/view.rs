@@ -9,7 +9,7 @@ use crate::{label::Label, mode::Mode, name::LockName, shown::shown, token::Fenci
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LockView {
-    /// Which lock.
+    /// The name of the lock.
     pub name: LockName,
     /// The holders.
     pub holders: Vec<HolderView>,
@@ -17,13 +17,13 @@ pub struct LockView {
     pub queue: Vec<WaiterView>,
     /// At least as large as every token granted.
     pub fence: FencingToken,
-    /// What a holder left beside the lock, and is not over. Asked for one lock it is always there; in a list of locks some stores
-    /// leave it out (etcd, ZooKeeper).
+    /// The memo that a holder stored with the lock, if it has not expired. A query for one lock always returns it;
+    /// some stores omit it in lists of locks (etcd, ZooKeeper).
     pub memo: Option<MemoView>,
 }
 
 impl LockView {
-    /// For a backend: the state of this lock, without a memo. Set that afterwards.
+    /// For a backend: the state of this lock, without a memo. Set the memo afterwards.
     pub fn new(
         name: LockName,
         holders: Vec<HolderView>,
@@ -34,27 +34,27 @@ impl LockView {
     }
 }
 
-/// A memo beside a lock. Who wrote it may hold the lock no more: compare the owner with those of the holders.
+/// A memo stored with a lock. Its author may no longer hold the lock: compare the owner with those of the holders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct MemoView {
-    /// What it says: any text.
+    /// The text, which may be anything.
     pub text: String,
     /// The owner that wrote it.
     pub owner: String,
     /// The token under which it was written.
     pub token: FencingToken,
-    /// How long it has been there, by the store's clock. In JSON `age_ms`.
+    /// How long ago it was stored, by the store's clock. In JSON `age_ms`.
     #[cfg_attr(feature = "serde", serde(rename = "age_ms", serialize_with = "json::millis"))]
     pub age: Duration,
-    /// How long it will be there. In JSON `left_ms`.
+    /// How long it will be kept. In JSON `left_ms`.
     #[cfg_attr(feature = "serde", serde(rename = "left_ms", serialize_with = "json::millis"))]
     pub left: Duration,
 }
 
 impl MemoView {
-    /// For a backend: a memo that is there.
+    /// For a backend: a stored memo.
     pub fn new(
         text: impl Into<String>,
         (owner, token): (impl Into<String>, FencingToken),
@@ -65,7 +65,7 @@ impl MemoView {
     }
 }
 
-/// One holder. A client that is not Tenure has neither token nor label.
+/// One holder. A client other than Tenure has neither token nor label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -75,27 +75,26 @@ pub struct HolderView {
     /// Exclusive or shared.
     #[cfg_attr(feature = "serde", serde(serialize_with = "json::text"))]
     pub mode: Mode,
-    /// Its fencing token, or the last one of its block. `None` while a hand-off waits for the owner's claim, and for a client
-    /// that is not Tenure.
+    /// Its fencing token, or the last one of its block. `None` while a hand-off waits for the owner's claim, and
+    /// for a client other than Tenure.
     pub token: Option<FencingToken>,
     /// Host, process and command of the owner.
     pub label: Option<Label>,
-    /// When it was granted, since the Unix epoch, for people. `None` for a client that is not Tenure. In JSON RFC 3339,
-    /// in UTC.
+    /// When it was granted, since the Unix epoch, for people. `None` for a client other than Tenure. In JSON RFC
+    /// 3339, in UTC.
     #[cfg_attr(feature = "serde", serde(serialize_with = "json::rfc3339"))]
     pub since: Option<Duration>,
-    /// The time left on the server. `None` if the lease does not end by itself. In JSON `expires_in_ms`.
+    /// The time left on the server. `None` if the lease does not expire. In JSON `expires_in_ms`.
     #[cfg_attr(feature = "serde", serde(rename = "expires_in_ms", serialize_with = "json::millis_if_any"))]
     pub expires_in: Option<Duration>,
     /// True if it was acquired in this process, through the `Locker` that answers or a clone of it. Only the crate
-    /// `tenure`
-    /// knows, and no store: `false` in what a backend says.
+    /// `tenure` can set this, not a store: it is `false` in the answer of a backend.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub is_this_process: bool,
 }
 
 impl HolderView {
-    /// For a backend: a holder of whom no more is known. Set the other fields afterwards.
+    /// For a backend: a holder with owner and mode only. Set the other fields afterwards.
     pub fn new(owner: impl Into<String>, mode: Mode) -> Self {
         let owner = owner.into();
         Self { owner, mode, token: None, label: None, since: None, expires_in: None, is_this_process: false }
@@ -154,16 +153,16 @@ pub enum Severity {
     Problem,
 }
 
-/// A fact about a store that weakens its promises, and what to do about it.
+/// A fact about a store that weakens its promises, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Finding {
     /// The severity.
     pub severity: Severity,
-    /// What was seen.
+    /// The fact.
     pub what: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -180,18 +179,18 @@ impl Finding {
 pub struct Adoption {
     /// How long to wait before the next call; zero once the recorded settings are those of this client.
     pub wait: Duration,
-    /// What was done, or what the store waits for.
+    /// The change that was made, or the reason for the wait.
     pub what: String,
 }
 
 impl Adoption {
-    /// For a backend: what was done, and how long to wait; zero if nothing is left to do.
+    /// For a backend: the change that was made, and how long to wait; zero if nothing is left to do.
     pub fn new(wait: Duration, what: impl Into<String>) -> Self {
         Self { wait, what: what.into() }
     }
 }
 
-/// How a view is written by `serde`: the shapes that `tenure ls --json` prints, which are a contract.
+/// How `serde` writes a view: the format of `tenure ls --json`, which is a contract.
 #[cfg(feature = "serde")]
 mod json {
     use std::{
@@ -216,7 +215,7 @@ mod json {
         d.map(|d| d.as_millis()).serialize(serializer)
     }
 
-    /// To the millisecond. A store may say anything: what is past the year 9999 is that year's end.
+    /// To the millisecond. A store may return any number: a time after the year 9999 becomes the end of that year.
     pub(super) fn rfc3339<S: Serializer>(since: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
         let last = Duration::from_millis(253_402_300_799_999);
         let text = since.map(|since| {
@@ -233,7 +232,7 @@ mod tests {
 
     use super::*;
 
-    /// The shape is a contract: `tenure ls --json` prints it.
+    /// The format is a contract: `tenure ls --json` prints it.
     #[test]
     fn a_view_is_written_as_the_command_prints_it() {
         let mut holder = HolderView::new("abc", Mode::Shared { limit: NonZeroU32::new(3) });

@@ -39,6 +39,7 @@ const FORM: Form = Form {
     schemes: Config::SCHEMES,
     example: "etcd://127.0.0.1:2379",
     settings: &["prefix", "connect_timeout", "response_timeout", "ca", "cert", "key"],
+    foreign: &[],
 };
 
 impl Config {

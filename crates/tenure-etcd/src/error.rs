@@ -94,7 +94,7 @@ pub(crate) fn left_or_gone(place: &str) -> BackendError {
 }
 
 pub(crate) fn unreadable_file(what: &'static str, path: &Path, error: std::io::Error) -> BackendError {
-    let message = format!("the file of {what} cannot be read");
+    let message = format!("cannot read the file of {what}");
     BackendError::new(Invalid, Outcome::NotApplied, message).with("file", path.display()).caused_by(error)
 }
 

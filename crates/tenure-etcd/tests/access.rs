@@ -124,7 +124,7 @@ async fn tls_is_spoken_with_whom_the_ca_vouches_for() {
 
     says(&refusal(&url(&others.ca_file()), "job").await, ErrorKind::Denied, "is not trusted");
     let missing = certificates.ca_file().with_file_name("missing.pem");
-    says(&refusal(&url(&missing), "job").await, ErrorKind::Invalid, "cannot be read");
+    says(&refusal(&url(&missing), "job").await, ErrorKind::Invalid, "cannot read");
     let garbage = certificates.ca_file().with_file_name("garbage.pem");
     fs::write(&garbage, "no certificate").unwrap();
     says(&refusal(&url(&garbage), "job").await, ErrorKind::Invalid, "no certificate");

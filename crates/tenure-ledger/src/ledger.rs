@@ -1,12 +1,12 @@
-//! `Ledger`: the state of one lock, its verbs, how it is stored and how it is shown.
+//! `Ledger`: the state of one lock, its verbs, its stored form and its view.
 //!
 //! # A store that reads only the front of the queue
-//! A verb looks at the queue from the front and stops at the first place that waits for a turn and does not fit. So a
-//! store that keeps each place in a row of its own reads some rows from the front, and the row of the owner that asks. It
-//! runs the verb on these and counts the rest ([`Unseen`]). The answer and the new state are those of the whole queue if
-//! [`Ledger::has_place`] still finds the last place of the front that waits for a turn: then no verb has looked further.
-//! Expired places behind it may stay in the store until they come to the front. They change no answer, because the
-//! place in front of them does not fit.
+//! A verb reads the queue from the front and stops at the first place that waits for a turn and does not fit. So a
+//! store that keeps each place in a separate row reads some rows from the front, and the row of the owner that
+//! asks. It runs the verb on these and counts the rest ([`Unseen`]). The answer and the new state are those of the
+//! whole queue if [`Ledger::has_place`] still finds the last place of the front that waits for a turn: then no verb
+//! has read further. Expired places behind it may stay in the store until they come to the front. They change no
+//! answer, because the place in front of them does not fit.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -25,7 +25,7 @@ pub struct Ledger {
     fence: u64,
     holders: Vec<Holder>,
     queue: VecDeque<Place>,
-    /// What a holder left beside the lock.
+    /// The memo that a holder stored with the lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     memo: Option<StoredMemo>,
     /// The places that the store left out of `queue`.
@@ -39,7 +39,7 @@ impl Ledger {
         Self { fence: floor, ..Self::default() }
     }
 
-    /// Takes the lock, or takes or keeps a place in the queue. See the contract of `Backend::claim`.
+    /// Acquires the lock, or takes or keeps a place in the queue. See the contract of `Backend::claim`.
     ///
     /// # Errors
     /// [`LedgerError::QueueFull`] and [`LedgerError::TokensSpent`]; then only expiry was applied, which need not be
@@ -87,8 +87,9 @@ impl Ledger {
         Ok(Change { answer, wakes, changed: true })
     }
 
-    /// The answer to a waiter whose claim would only extend its place, while the place lasts for longer than `rest`
-    /// anyway. Then the store need not write (L6).
+    /// The answer to a waiter whose claim would only extend its place, if the place lasts for longer than `rest`
+    /// anyway. Then the store need not write.
+    // L6.
     pub fn standing(&self, now: Moment, rules: &Rules, claim: &Claim, rest: Duration) -> Option<ClaimAnswer> {
         let lasts = |ends_us: u64, rest| ends_us > micros(now.boot.saturating_add(rest));
         let is_over = self.holders.iter().any(|h| !lasts(h.ends_us, Duration::ZERO))
@@ -110,9 +111,10 @@ impl Ledger {
         self.queue.len() + self.unseen.places
     }
 
-    /// Extends the lease of a holder to `ttl` from now; never shortens, never re-creates (L5, hazard 23).
+    /// Extends the lease of a holder to `ttl` from now; never shortens, never re-creates.
     ///
     /// After a hand-off, a waiter is `Gone` to a renewal until its own claim.
+    // L5, hazard 23.
     pub fn renew(&mut self, now: Moment, rules: &Rules, owner: OwnerId, ttl: Duration) -> Change<Renewal> {
         let mut wakes = WakeList::new();
         let settled = self.settle(now, rules, &mut wakes);
@@ -123,7 +125,8 @@ impl Ledger {
         Change { answer: Renewal::Renewed, wakes, changed: true }
     }
 
-    /// Removes an owner from holders and queue; a hand-off follows (L4, L8).
+    /// Removes an owner from holders and queue; a hand-off follows.
+    // L4, L8.
     pub fn release(&mut self, now: Moment, rules: &Rules, owner: OwnerId) -> Change<Released> {
         let mut wakes = WakeList::new();
         let settled = self.settle(now, rules, &mut wakes);
@@ -134,12 +137,13 @@ impl Ledger {
             return Change { answer: Released::WasGone, wakes, changed: settled };
         }
         self.hand_on(now, rules, &mut wakes);
-        // An owner that leaves needs no hint of its own.
+        // An owner that leaves needs no hint.
         wakes.retain(|&(_, woken)| woken != owner);
         Change { answer: Released::Released, wakes, changed: true }
     }
 
-    /// Leaves a memo beside the lock, in place of the one that is there. See the contract of `Backend::note` (L4).
+    /// Stores a memo with the lock, in place of an earlier one. See the contract of `Backend::note`.
+    // L4.
     pub fn note(
         &mut self,
         now: Moment,
@@ -158,7 +162,8 @@ impl Ledger {
         Change { answer: Noted::Noted, wakes, changed: true }
     }
 
-    /// Raises the counter of tokens to at least `to` while this owner holds (H3.3).
+    /// Raises the counter of tokens to at least `to` while this owner holds.
+    // H3.3.
     pub fn raise(&mut self, now: Moment, rules: &Rules, owner: OwnerId, to: FencingToken) -> Change<Raised> {
         let mut wakes = WakeList::new();
         let settled = self.settle(now, rules, &mut wakes);
@@ -171,7 +176,7 @@ impl Ledger {
         Change { answer: Raised::Raised, wakes, changed: settled || raised }
     }
 
-    /// Raises the counter of tokens, takes the lock from its holders and wakes them; a hand-off follows.
+    /// Raises the counter of tokens, ends the holds and notifies the holders; a hand-off follows.
     ///
     /// # Errors
     /// [`LedgerError::TokensSpent`]; then the holders keep the lock.
@@ -188,7 +193,8 @@ impl Ledger {
         Ok(Change { answer: robbed.iter().map(|h| h.view(now)).collect(), wakes, changed: true })
     }
 
-    /// Removes what is over and hands on if that made room. Every verb starts with this; true if anything changed.
+    /// Removes expired entries and hands the lock on if that made room. Every verb starts with this; true if
+    /// anything changed.
     fn settle(&mut self, now: Moment, rules: &Rules, wakes: &mut WakeList) -> bool {
         let before = self.holders.len() + self.queue.len();
         let live = |ends_us: u64| ends_us > micros(now.boot);
@@ -201,12 +207,12 @@ impl Ledger {
         self.memo.take_if(|memo| memo.is_over(now)).is_some() || changed
     }
 
-    /// Makes all waiters at the front that fit together holders for the claim ttl; wakes them and the first waiter
-    /// behind.
+    /// Makes all waiters at the front that fit together holders for the claim ttl; notifies them and the first
+    /// waiter behind.
     ///
     /// They get a token only by their own claim (H1.1). Until then they count as holders, so that the limit holds
-    /// (mutant `handed_not_counted`). The waiter behind them is woken, because it is the one that notices
-    /// if they are dead (H1.6).
+    /// (mutant `handed_not_counted`). The waiter behind them is notified, because it is the one that notices if
+    /// they are dead (H1.6).
     fn hand_on(&mut self, now: Moment, rules: &Rules, wakes: &mut WakeList) {
         let mut bells = BELLS;
         let mut at = 0;
@@ -245,7 +251,7 @@ impl Ledger {
         let ends_us = self.holders.iter().map(|h| h.ends_us).min().unwrap_or(0);
         let left = Duration::from_micros(ends_us.saturating_sub(micros(now.boot)));
         let turns = u32::try_from(ahead).unwrap_or(u32::MAX);
-        // The place of a dead waiter ends before the 2 s are over; the waiters behind it must ask then, not later. A
+        // The place of a dead waiter ends before 2 s have passed; the waiters behind it must ask then, not later. A
         // waiter far back need not know: otherwise all of them would ask at that moment (L6).
         let seen = if ahead < NEAR { self.queue.len() } else { 0 };
         let dies_us = self.queue.iter().take(seen).map(|p| p.ends_us).min().unwrap_or(u64::MAX);
@@ -277,8 +283,8 @@ impl Ledger {
 
     /// The number of places with a turn in front of the place `at`, or in the whole queue (L7).
     ///
-    /// Every waiter blocks the claims behind it, whatever its mode. Otherwise a waiter with a smaller limit is passed
-    /// for ever (model `shared.mixed limits overtake`), and readers starve a writer.
+    /// Every waiter blocks the claims behind it, whatever its mode. Otherwise a waiter with a smaller limit is
+    /// overtaken forever (model `shared.mixed limits overtake`), and readers starve a writer.
     fn barring(&self, at: Option<usize>) -> usize {
         let seen = self.queue.iter().take(at.unwrap_or(self.queue.len())).filter(|p| p.turn).count();
         seen + self.unseen.ahead
@@ -308,7 +314,7 @@ impl Ledger {
         self.holders.iter().max_by_key(|h| h.ends_us).map(|h| h.view(now))
     }
 
-    /// Mints up to `block` tokens; answers the first one and their number.
+    /// Mints up to `block` tokens; returns the first one and their number.
     ///
     /// Tokens are never below the floor, so that a lost counter does not go back. They are never ahead of the clock by
     /// more than one token, so that after a loss the floor is not below a granted token (A10).
@@ -317,7 +323,7 @@ impl Ledger {
     /// [`LedgerError::TokensSpent`]; then nothing was changed.
     fn mint(&mut self, now: Moment, floor: Floor, block: u32) -> Result<(FencingToken, u32), LedgerError> {
         let time = micros(now.wall);
-        // The last token before, and the least that the last one may be. A block begins above a floor of `Count`.
+        // The last token before, and the minimum of the new last one. A block begins above a floor of `Count`.
         let skip_to = |floor: u64| (self.fence.max(floor.saturating_sub(1)), floor);
         let (before, least) = match floor {
             Floor::Clock => (self.fence, time),
@@ -340,12 +346,12 @@ impl Ledger {
         self.is_deserted() && self.unseen.places == 0
     }
 
-    /// True if nobody holds it or waits in its queue; a waiter elsewhere was [left out](Self::leave_out).
+    /// True if no process holds it or waits in its queue; a waiter elsewhere was [left out](Self::leave_out).
     pub fn is_deserted(&self) -> bool {
         self.holders.is_empty() && self.queue.is_empty()
     }
 
-    /// True if there is a memo that is not over: a free lock with one is not forgotten yet.
+    /// True if there is a memo that has not expired: a free lock with one is not forgotten yet.
     pub fn has_memo(&self, now: Moment) -> bool {
         self.memo.as_ref().is_some_and(|memo| !memo.is_over(now))
     }
@@ -355,7 +361,7 @@ impl Ledger {
         self.fence
     }
 
-    /// Forgets holders and places that end after `furthest` on the lease clock: they are of an earlier boot. The
+    /// Forgets holders and places that end after `furthest` on the lease clock: they are from an earlier boot. The
     /// counter of tokens stays.
     pub fn forget_leases_beyond(&mut self, furthest: Duration) {
         self.holders.retain(|holder| holder.ends_us <= micros(furthest));
@@ -368,7 +374,7 @@ impl Ledger {
         Self { queue: places.into_iter().collect(), unseen, ..self }
     }
 
-    /// Takes the places out, for a store that keeps each in a row of its own.
+    /// Takes the places out, for a store that keeps each in a separate row.
     pub fn take_queue(&mut self) -> VecDeque<Place> {
         self.unseen = Unseen::default();
         std::mem::take(&mut self.queue)
@@ -384,8 +390,8 @@ impl Ledger {
         self.queue.pop_back()
     }
 
-    /// Adds the places that were kept behind the queue, in their order. If the queue was empty, a hand-off follows, as
-    /// after a release. Answers the owners to wake.
+    /// Adds the places that were kept behind the queue, in their order. If the queue was empty, a hand-off follows,
+    /// as after a release. Returns the owners to notify.
     pub fn move_up(
         &mut self,
         now: Moment,
@@ -395,7 +401,7 @@ impl Ledger {
         let mut wakes = WakeList::new();
         let was_empty = self.queue.is_empty();
         self.queue.extend(places);
-        // If the queue was not empty, its first place does not fit, and no place behind it may pass (L7).
+        // If the queue was not empty, its first place does not fit, and no place behind it may overtake (L7).
         let fits = |place: &Place| place.turn && self.has_room_for(place.mode);
         if was_empty && self.queue.front().is_some_and(fits) {
             self.hand_on(now, rules, &mut wakes);
@@ -429,12 +435,12 @@ impl Ledger {
     /// From [`encode`](Self::encode)d text.
     ///
     /// # Errors
-    /// [`LedgerError::Unreadable`] if it is something else.
+    /// [`LedgerError::Unreadable`] if it is other text.
     pub fn decode(text: &str) -> Result<Self, LedgerError> {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// Its visible state at `now`; expired holders and places, and a memo that is over, are left out.
+    /// Its visible state at `now`; expired holders and places, and an expired memo, are left out.
     pub fn view(&self, name: LockName, now: Moment) -> LockView {
         let live = |ends_us: u64| ends_us > micros(now.boot);
         let holders = self.holders.iter().filter(|h| live(h.ends_us)).map(|h| h.view(now)).collect();
@@ -451,7 +457,7 @@ impl Ledger {
 pub struct Change<A> {
     /// The answer to the caller.
     pub answer: A,
-    /// The owners to wake once the change is stored.
+    /// The owners to notify once the change is stored.
     pub wakes: Vec<(Audience, OwnerId)>,
     /// False if the ledger is unchanged and need not be stored.
     pub changed: bool,
@@ -462,7 +468,7 @@ pub struct Change<A> {
 pub struct Unseen {
     /// Live places with a turn, behind the front and ahead of the place of the owner that asks, or of the end.
     pub ahead: usize,
-    /// All live places that were left out. Counts for the bound of the queue.
+    /// All live places that were left out. Counts for the maximum length of the queue.
     pub places: usize,
 }
 
@@ -471,12 +477,12 @@ pub struct Unseen {
 pub struct Place {
     owner: OwnerId,
     mode: Mode,
-    /// False: it is woken, but a hand-off never makes it a holder.
+    /// False: it is notified, but a hand-off never makes it a holder.
     turn: bool,
     ends_us: u64,
     since_ms: u64,
     label: Label,
-    /// It came behind many others, and may look for its turn rarely ([`Rules::far`](crate::Rules::far)).
+    /// It came behind many others, and may poll for its turn rarely ([`Rules::far`](crate::Rules::far)).
     #[serde(default, skip_serializing_if = "is_near")]
     far: bool,
 }
@@ -500,17 +506,17 @@ impl Place {
         }
     }
 
-    /// Whose it is.
+    /// Its owner.
     pub fn owner(&self) -> OwnerId {
         self.owner
     }
 
-    /// True if it waits for a turn; false if it is only woken.
+    /// True if it waits for a turn; false if it is only notified.
     pub fn waits_for_a_turn(&self) -> bool {
         self.turn
     }
 
-    /// True if others may hold beside it.
+    /// True if others may hold at the same time.
     pub fn is_shared(&self) -> bool {
         self.mode != Mode::Exclusive
     }
@@ -542,15 +548,16 @@ impl Place {
     /// From [`encode`](Self::encode)d text.
     ///
     /// # Errors
-    /// [`LedgerError::Unreadable`] if it is something else.
+    /// [`LedgerError::Unreadable`] if it is other text.
     pub fn from_text(text: &str) -> Result<Self, LedgerError> {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// From [`encode`](Self::encode)d text, with the end that stands beside it: a place is kept by writing that alone.
+    /// From [`encode`](Self::encode)d text, with the end that is stored separately: a place is kept by writing only
+    /// that.
     ///
     /// # Errors
-    /// [`LedgerError::Unreadable`] if it is something else.
+    /// [`LedgerError::Unreadable`] if it is other text.
     pub fn decode(text: &str, ends_us: u64) -> Result<Self, LedgerError> {
         Ok(Self { ends_us, ..serde_json::from_str(text)? })
     }
@@ -584,10 +591,10 @@ impl Holder {
     }
 }
 
-/// A memo beside a lock, as it is stored: it outlives the lease of its holder.
+/// A memo of a lock, as it is stored: it outlives the lease of its holder.
 ///
-/// Times are ms of the store's wall clock, which goes on over a boot. `ends_ms` is the first field: who sweeps rows reads it in
-/// the text.
+/// Times are ms of the store's wall clock, which continues across a boot. `ends_ms` is the first field, because a
+/// sweep of rows reads it in the text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct StoredMemo {
     ends_ms: u64,
@@ -640,7 +647,7 @@ pub enum LedgerError {
 }
 
 impl LedgerError {
-    /// What it is to the one that asked: a full queue may have room later, all else is for a person.
+    /// The kind of the error for the caller: a full queue may have room later, any other error needs a person.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::QueueFull { .. } => ErrorKind::Unavailable,
@@ -649,7 +656,7 @@ impl LedgerError {
     }
 }
 
-/// Who is woken.
+/// The owners to notify.
 type WakeList = Vec<(Audience, OwnerId)>;
 
 fn micros(d: Duration) -> u64 {
@@ -660,10 +667,10 @@ fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Places of the kind `Wake` that one hand-off wakes: the first, and one more in case it is dead.
+/// Places of the kind `Wake` that one hand-off notifies: the first, and one more in case it is dead.
 const BELLS: usize = 2;
 
-/// Waiters from the front that ask again as soon as a place of another one may be over.
+/// Waiters from the front that ask again as soon as the place of another one may have expired.
 const NEAR: usize = 16;
 
 #[cfg(test)]
@@ -699,7 +706,8 @@ mod tests {
         assert_eq!(ledger.fence(), 5000);
     }
 
-    /// L2: nodes whose clocks differ count alike once they agree, and a counter that was lost starts above its past.
+    /// L2: nodes whose clocks differ count alike once they agree, and a counter that was lost starts above its
+    /// past.
     #[test]
     fn a_node_of_a_quorum_counts_from_what_it_has_and_never_below_its_floor() {
         let mut ledger = Ledger::new(0);
@@ -712,9 +720,9 @@ mod tests {
         assert_eq!(mint(&mut Ledger::new(500), 900, Floor::Count(700), 8), (700, 8));
     }
 
-    /// L2: a server that was put back to an earlier state counted the same tokens again, under the same run and
-    /// history. Only its clock went on, so no token is smaller than the clock at its mint, with a quorum's nodes than its
-    /// last grain.
+    /// L2: a server that was restored to an earlier state counted the same tokens again, under the same run and
+    /// history. Only its clock continued, so no token is smaller than the clock at its mint, with a quorum's nodes
+    /// than its last grain.
     #[test]
     fn a_counter_that_was_put_back_repeats_no_token() {
         let grain = micros(Floor::GRAIN);
@@ -732,7 +740,8 @@ mod tests {
         assert_eq!(tokens, [0, 1, 2, grain], "within a grain, nodes count alike");
     }
 
-    /// L2: at 2^53 the same number came again and again, for a store that keeps it as a double cannot count on.
+    /// L2: at 2^53 the same number came again and again, because a store that keeps it as a double cannot count
+    /// further.
     #[test]
     fn at_the_end_of_what_can_be_counted_a_mint_is_refused_and_changes_nothing() {
         let max = FencingToken::MAX.get();

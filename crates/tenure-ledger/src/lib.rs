@@ -1,4 +1,4 @@
-//! The state of one lock as a pure value: its holders, its FIFO queue, its fence.
+//! The state of one lock as a pure value: its holders, its FIFO queue, its last token.
 //!
 //! [`Ledger::claim`], [`Ledger::renew`], [`Ledger::release`], [`Ledger::note`] and [`Ledger::break_lock`] take the time and answer with a
 //! [`Change`]: the answer to the caller, the owners to wake, and whether the new state must be stored. There is no I/O and

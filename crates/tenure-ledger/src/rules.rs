@@ -1,20 +1,20 @@
-//! `Rules`: the durations and bounds of the queue.
+//! `Rules`: the durations and limits of the queue.
 
 use std::time::Duration;
 
 use tenure_core::{Mode, Timing};
 
-/// The durations and bounds of the queue. Safety does not depend on them, and stores need not agree on them.
+/// The durations and limits of the queue. Safety does not depend on them, and stores need not agree on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// How long a waiter may take to claim the lock when its turn has come: 500 ms, several slow round trips.
     pub claim_ttl: Duration,
-    /// Behind so many others a waiter may look for its turn as rarely as once in a claim ttl, and gets two claim ttls
-    /// to claim the lock; `None` where every waiter is told immediately.
+    /// Behind this many others a waiter may poll for its turn as rarely as once in a claim ttl, and gets two claim
+    /// ttls to claim the lock; `None` where every waiter is notified immediately.
     pub far: Option<usize>,
     /// How long a place lasts if its claim is not repeated: 6 s, three times [`retry_max`](Self::retry_max).
     pub place_ttl: Duration,
-    /// How long a waiter sleeps at most before it asks again: 2 s.
+    /// The longest sleep of a waiter before it asks again: 2 s.
     pub retry_max: Duration,
     /// The largest number of waiters for one lock: 4096.
     pub places_max: usize,
@@ -36,13 +36,13 @@ pub enum Floor {
 }
 
 impl Floor {
-    /// 100 ms: long beside the difference of well-kept clocks, short beside the time that it takes to put a server back
-    /// to an earlier state.
+    /// 100 ms: long compared with the difference of well-kept clocks, short compared with the time to restore a
+    /// server to an earlier state.
     pub const GRAIN: Duration = Duration::from_millis(100);
 }
 
 impl Rules {
-    /// Whether a waiter that came when so many were ahead may look for its turn rarely.
+    /// Whether a waiter with this many waiters ahead on arrival may poll for its turn rarely.
     ///
     /// Only an exclusive claim: of claims that hold together, the last one's turn comes with the first one's.
     pub fn is_far(&self, mode: Mode, ahead: usize) -> bool {

@@ -8,7 +8,7 @@ use std::{
 use tenure_client::{
     Login, Secret,
     durations::{CLAIM_TTL, CONNECT_TIMEOUT},
-    url::{Form, HostPort, UrlWriter, Words, bad, check_ports, listed, shown, some},
+    url::{Foreign, Form, HostPort, UrlWriter, Words, bad, check_ports, listed, shown, some},
 };
 use tenure_ledger::Rules;
 
@@ -73,7 +73,28 @@ const FORM: Form = Form {
         "socket",
         "one_writer",
     ],
+    foreign: FOREIGN,
 };
+
+/// What ORMs and drivers write.
+const FOREIGN: &[Foreign] = &[
+    Foreign("charset", &["utf8mb4", "utf8"], "names are sent in utf8mb4; leave it out"),
+    Foreign("serverVersion", &["*"], ""),
+    Foreign("connection_limit", &["*"], ""),
+    Foreign("pool_timeout", &["*"], ""),
+    Foreign("socket_timeout", &["*"], ""),
+    Foreign("connectTimeout", &[], "write connect_timeout="),
+    Foreign("sslaccept", &[], "write ssl-mode=VERIFY_IDENTITY for strict, ssl-mode=REQUIRED otherwise"),
+    Foreign("sslcert", &[], "write ssl-ca= for the CA, ssl-cert= for a client's certificate"),
+    Foreign("sslidentity", &[], "write ssl-cert= and ssl-key=, each the path of a file in PEM"),
+    Foreign("useSSL", &["false"], "write ssl-mode=REQUIRED"),
+    Foreign("requireSSL", &["false"], "write ssl-mode=REQUIRED"),
+    Foreign("sslMode", &[], "write ssl-mode="),
+    Foreign("ssl", &["false"], "write ssl-mode=REQUIRED"),
+    Foreign("tls", &["false"], "write ssl-mode=VERIFY_IDENTITY for true, ssl-mode=REQUIRED for skip-verify"),
+    Foreign("parseTime", &["*"], ""),
+    Foreign("allowPublicKeyRetrieval", &["*"], ""),
+];
 
 const TLS: Words<TlsMode> = Words(
     "ssl-mode",

@@ -351,7 +351,7 @@ fn trust(config: &Config, mode: TlsMode) -> Result<SslOpts, BackendError> {
     if let Some((certificate, key)) = &identity {
         for (parameter, path) in [("ssl-cert", certificate), ("ssl-key", key)] {
             let unreadable = |error| {
-                let message = "the file of our certificate or its key cannot be read";
+                let message = "cannot read the file of the certificate or its key";
                 let unreadable = BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message);
                 unreadable.with(parameter, path.display()).caused_by(error)
             };

@@ -247,7 +247,7 @@ async fn what_a_trigger_refuses_is_told() {
     assert!(chain(&error).contains("not on Fridays"), "{}", chain(&error));
     let error = a.backend.renew(std::slice::from_ref(&grant)).await.remove(0).unwrap_err();
     assert_eq!(error.outcome(), Outcome::NotApplied, "{error:?}");
-    finding(&a.backend, Severity::Problem, "a lock was tried, and could not be taken").await;
+    finding(&a.backend, Severity::Problem, "a trial lock was not acquired").await;
     server.sql("DROP TRIGGER meddler");
     assert_eq!(a.renew(&grant).await, Renewal::Renewed);
 }

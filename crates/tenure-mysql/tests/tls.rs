@@ -37,7 +37,7 @@ async fn tls_believes_whom_it_is_told_to_believe() {
         refused_as(&server.url(&query), Denied, "is not trusted; name the file of its CA").await;
     }
     refused_as(&server.url("?ssl-mode=DISABLED"), Denied, "refuses this user or password").await;
-    refused_as(&server.url("?ssl-ca=/nowhere/ca.pem"), Invalid, "cannot be read").await;
+    refused_as(&server.url("?ssl-ca=/nowhere/ca.pem"), Invalid, "cannot read").await;
     // The certificate is for 127.0.0.1 and localhost; the same machine has other addresses.
     let url = |mode: &str, host: &str| {
         server.url(&format!("?ssl-mode={mode}&ssl-ca={ca}")).replace("127.0.0.1", host)
@@ -75,7 +75,7 @@ async fn a_user_of_a_certificate_comes_in_with_it_alone() {
     refused_as(&server.url("?ssl-mode=REQUIRED"), Denied, "refuses this user or password").await;
     refused_as(&with(&theirs), Denied, "refuses our certificate").await;
     let nowhere = server.url("?ssl-cert=/nowhere/c.pem&ssl-key=/nowhere/k.pem");
-    refused_as(&nowhere, Invalid, "cannot be read").await;
+    refused_as(&nowhere, Invalid, "cannot read").await;
 }
 
 #[tokio::test]

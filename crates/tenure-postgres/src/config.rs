@@ -9,7 +9,9 @@ use std::{
 use tenure_client::{
     Login, Secret,
     durations::{CLAIM_TTL, CONNECT_TIMEOUT},
-    url::{Form, NamedHost, UrlWriter, Words, bad, check_ports, encoded, named_host, port, shown, some},
+    url::{
+        Foreign, Form, NamedHost, UrlWriter, Words, bad, check_ports, encoded, named_host, port, shown, some,
+    },
 };
 use tenure_ledger::Rules;
 
@@ -35,6 +37,10 @@ pub struct Config {
     pub tls: Option<TlsMode>,
     /// The certificate of the authority that signed the server's; `system` stands for those that this machine trusts.
     pub ca: Option<PathBuf>,
+    /// Whether the login is bound to the channel of TLS.
+    pub channel_binding: ChannelBinding,
+    /// A file with passwords, one line for each `host:port:database:user:password`, as libpq reads it at each connect.
+    pub passfile: Option<PathBuf>,
     /// Whether a server that takes no writes is passed over; always, where there are several.
     pub must_write: bool,
     /// How long a connection may take to open.
@@ -69,6 +75,17 @@ pub enum TlsMode {
     VerifyFull,
 }
 
+/// Whether the login is bound to the channel of TLS, as libpq means it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChannelBinding {
+    /// Never.
+    Disable,
+    /// Where the server can.
+    Prefer,
+    /// Or there is no login.
+    Require,
+}
+
 /// Over which connection hints come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
@@ -91,6 +108,8 @@ const FORM: Form = Form {
         "connect_timeout",
         "sslmode",
         "sslrootcert",
+        "channel_binding",
+        "passfile",
         "application_name",
         "target_session_attrs",
         "options",
@@ -100,7 +119,73 @@ const FORM: Form = Form {
         "password",
         "dbname",
     ],
+    foreign: FOREIGN,
 };
+
+/// What else libpq knows, and what ORMs and other drivers write.
+const FOREIGN: &[Foreign] = &[
+    // A dead connection is left after half a second of silence, whatever these say.
+    Foreign("keepalives", &["*"], ""),
+    Foreign("keepalives_idle", &["*"], ""),
+    Foreign("keepalives_interval", &["*"], ""),
+    Foreign("keepalives_count", &["*"], ""),
+    Foreign("tcp_user_timeout", &["*"], ""),
+    Foreign("fallback_application_name", &["*"], ""),
+    Foreign("client_encoding", &["UTF8", "UTF-8", "auto"], "text is sent in UTF8; leave it out"),
+    Foreign("gssencmode", &["disable", "prefer"], "Tenure does not speak GSSAPI; write gssencmode=disable"),
+    Foreign("krbsrvname", &["*"], ""),
+    Foreign("gsslib", &["*"], ""),
+    Foreign("gssdelegation", &["0"], "Tenure does not speak GSSAPI; leave it out"),
+    Foreign("sslsni", &["1"], "the name of the host is always sent; write sslsni=1"),
+    Foreign("sslcompression", &["0"], "TLS is not compressed; write sslcompression=0"),
+    Foreign("sslnegotiation", &["postgres"], "write sslnegotiation=postgres"),
+    Foreign("ssl_min_protocol_version", &["TLSv1", "TLSv1.1", "TLSv1.2"], "TLS is 1.2 or 1.3; write TLSv1.2"),
+    Foreign("ssl_max_protocol_version", &["", "TLSv1.3"], "TLS is 1.2 or 1.3; leave it out"),
+    Foreign("sslcrl", &[""], "no list of revoked certificates is read; leave it out"),
+    Foreign("sslcrldir", &[""], "no list of revoked certificates is read; leave it out"),
+    Foreign("sslpassword", &[], "write the key to a file without a password, which sslkey= names"),
+    Foreign("sslcertmode", &["allow"], "write sslcertmode=allow"),
+    Foreign("load_balance_hosts", &["disable"], "the hosts are tried in their order; leave it out"),
+    Foreign("hostaddr", &[], "write the address as the host"),
+    Foreign("requirepeer", &[""], "the owner of a socket is not checked; leave it out"),
+    Foreign("require_auth", &[""], "channel_binding=require asks for SCRAM over TLS; leave it out"),
+    Foreign("replication", &["false", "0", "no", "off"], "locks need an ordinary connection; leave it out"),
+    Foreign("service", &[], "write the settings of the service into the URL"),
+    Foreign("servicefile", &[], "write the settings of the service into the URL"),
+    Foreign("schema", &[], "write table=SCHEMA.tenure_lock (schema= is Prisma's)"),
+    Foreign("currentSchema", &[], "write table=SCHEMA.tenure_lock (currentSchema= is JDBC's)"),
+    Foreign("pgbouncer", &["*"], ""),
+    Foreign("connection_limit", &["*"], ""),
+    Foreign("pool_timeout", &["*"], ""),
+    Foreign("pool_size", &["*"], ""),
+    Foreign("socket_timeout", &["*"], ""),
+    Foreign("statement_cache_size", &["*"], ""),
+    Foreign("prepared_statement_cache_size", &["*"], ""),
+    Foreign("prepared_statements", &["*"], ""),
+    Foreign("serverVersion", &["*"], ""),
+    Foreign("charset", &["utf8"], "text is sent in UTF8; leave it out"),
+    Foreign(
+        "uselibpqcompat",
+        &["true"],
+        "sslmode= means what libpq means; write uselibpqcompat=true or leave it out",
+    ),
+    Foreign(
+        "sslaccept",
+        &[],
+        "write sslmode=verify-full for strict, sslmode=require otherwise (sslaccept= is Prisma's)",
+    ),
+    Foreign("sslidentity", &[], "write sslcert= and sslkey=, each the path of a file in PEM"),
+    Foreign("ssl", &["false"], "write sslmode=verify-full, or sslmode=require to check no certificate"),
+];
+
+const BINDING: Words<ChannelBinding> = Words(
+    "channel_binding",
+    &[
+        ("disable", ChannelBinding::Disable),
+        ("prefer", ChannelBinding::Prefer),
+        ("require", ChannelBinding::Require),
+    ],
+);
 
 const TLS: Words<TlsMode> = Words(
     "sslmode",
@@ -153,6 +238,8 @@ impl Config {
             application: "tenure".into(),
             tls: None,
             ca: None,
+            channel_binding: ChannelBinding::Prefer,
+            passfile: None,
             must_write: false,
             connect_timeout: Duration::from_secs(2),
             table: "tenure_lock".into(),
@@ -176,7 +263,14 @@ impl Config {
                 let text = if is_bare { format!("{value}s") } else { value };
                 self.connect_timeout = CONNECT_TIMEOUT.read(&text)?;
             }
+            // It is at least as good, and what libpq's default is.
+            "sslmode" if value == "allow" => self.tls = Some(TlsMode::Prefer),
+            "sslmode" if value == "no-verify" => {
+                return Err(bad("sslmode=no-verify is node-postgres's word for sslmode=require; write that"));
+            }
             "sslmode" => self.tls = Some(TLS.read(&value)?),
+            "channel_binding" => self.channel_binding = BINDING.read(&value)?,
+            "passfile" => self.passfile = some(value).map(PathBuf::from),
             "sslrootcert" => self.ca = some(value).map(PathBuf::from),
             "application_name" => self.application = value,
             "target_session_attrs" => {
@@ -287,6 +381,11 @@ impl Config {
             .set("port", ports.as_deref())
             .set("sslmode", self.tls.and_then(|mode| TLS.word(mode)))
             .file("sslrootcert", self.ca.as_deref())
+            .set(
+                "channel_binding",
+                BINDING.word(self.channel_binding).filter(|_| self.channel_binding != plain.channel_binding),
+            )
+            .file("passfile", self.passfile.as_deref())
             .set("target_session_attrs", self.must_write.then_some("read-write"))
             .set("application_name", Some(&*self.application).filter(|name| *name != plain.application))
             .set("options", self.options.as_ref().map(Secret::expose))
@@ -440,6 +539,23 @@ mod tests {
         assert!(matches!(read("postgres://h/d?listen=off").listen, Listen::Off));
     }
 
+    /// What providers and ORMs print, and what libpq's own defaults are.
+    #[test]
+    fn what_changes_nothing_here_is_taken() {
+        let plain = read("postgres://h/d");
+        for query in [
+            "keepalives=1&keepalives_idle=30&tcp_user_timeout=10000",
+            "gssencmode=disable&krbsrvname=postgres&sslsni=1&client_encoding=UTF8",
+            "pgbouncer=true&connection_limit=5&pool_timeout=10",
+            "channel_binding=prefer&fallback_application_name=app",
+        ] {
+            assert_eq!(read(&format!("postgres://h/d?{query}")), plain, "{query}");
+        }
+        assert_eq!(read("postgres://h/d?sslmode=allow"), read("postgres://h/d?sslmode=prefer"));
+        let neon = read("postgres://h/d?sslmode=require&channel_binding=require");
+        assert_eq!(neon.channel_binding, ChannelBinding::Require);
+    }
+
     #[test]
     fn bad_urls_name_what_is_wrong() {
         let cases = [
@@ -450,6 +566,11 @@ mod tests {
             ("postgres://h:x/d", "a port is"),
             ("postgres://a,b,c/d?port=1,2", "2 numbers for 3"),
             ("postgres://h/d?nope=1", "does not know parameter 1"),
+            ("postgres://h/d?schema=app", "write table=SCHEMA.tenure_lock"),
+            ("postgres://h/d?gssencmode=require", "gssencmode= of the URL is not honoured"),
+            ("postgres://h/d?service=x", "service= of the URL"),
+            ("postgres://h/d?sslmode=no-verify", "sslmode=require"),
+            ("postgres://h/d?channel_binding=x", "channel_binding= is"),
             ("postgres://h/d?table=", "table="),
             ("postgres://h/d?table=a.b.c", "table="),
             ("postgres://h/d?claim_ttl=9s", "outside"),

@@ -2,9 +2,12 @@
 //! `sslmode` says.
 
 use std::{
+    fs,
     future::poll_fn,
     io,
     net::SocketAddr,
+    os::unix::fs::MetadataExt,
+    path::Path,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -23,13 +26,13 @@ use tenure_client::{Socket, StallDetector, tls};
 use tenure_core::BackendError;
 use tokio_postgres::{
     AsyncMessage, CancelToken, Client, Connection, Error, NoTls,
-    config::SslMode,
+    config::{self, SslMode},
     tls::{MakeTlsConnect, TlsConnect, TlsStream},
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{
-    config::{Config, PgServer, TlsMode},
+    config::{ChannelBinding, Config, PgServer, TlsMode},
     error,
 };
 
@@ -116,8 +119,15 @@ fn settings(config: &Config, place: &PgServer) -> tokio_postgres::Config {
     if let Some(user) = &config.login.user {
         settings.user(user);
     }
+    settings.channel_binding(match config.channel_binding {
+        ChannelBinding::Disable => config::ChannelBinding::Disable,
+        ChannelBinding::Prefer => config::ChannelBinding::Prefer,
+        ChannelBinding::Require => config::ChannelBinding::Require,
+    });
     if let Some(password) = &config.login.password {
         settings.password(password.expose());
+    } else if let Some(password) = config.passfile.as_deref().and_then(|file| passfile(file, config, place)) {
+        settings.password(password);
     }
     if let Some(database) = &config.database {
         settings.dbname(database);
@@ -126,6 +136,40 @@ fn settings(config: &Config, place: &PgServer) -> tokio_postgres::Config {
         settings.options(options.expose());
     }
     settings
+}
+
+/// The password of the first line of a file of passwords that fits. As libpq: a file that is not there, or that others may
+/// read, is passed over.
+fn passfile(file: &Path, config: &Config, place: &PgServer) -> Option<String> {
+    let metadata = fs::metadata(file).ok()?;
+    if metadata.mode() & 0o077 != 0 {
+        tracing::warn!(file = %file.display(), "a file of passwords that others may read is passed over; give it mode 0600");
+        return None;
+    }
+    let (host, port) = match place {
+        PgServer::Host(host, port) => (host.as_str(), *port),
+        PgServer::Socket(_, port) => ("localhost", *port),
+    };
+    let user = config.login.user.as_deref().unwrap_or_default();
+    let database = config.database.as_deref().unwrap_or(user);
+    let wanted = [host, &port.to_string(), database, user];
+    fs::read_to_string(file).ok()?.lines().find_map(|line| password_for(line, &wanted))
+}
+
+/// The fifth field of a line whose first four are these or `*`. A backslash stands before a colon or itself.
+fn password_for(line: &str, wanted: &[&str; 4]) -> Option<String> {
+    let (mut fields, mut letters) = (vec![String::new()], line.chars());
+    while let Some(letter) = letters.next() {
+        match letter {
+            ':' if fields.len() < 5 => fields.push(String::new()),
+            '\\' => fields.last_mut()?.extend(letters.next()),
+            letter => fields.last_mut()?.push(letter),
+        }
+    }
+    let fits = fields.len() == 5
+        && !line.starts_with('#')
+        && fields.iter().zip(wanted).all(|(field, wanted)| field == "*" || field == wanted);
+    fits.then(|| fields.pop()).flatten()
 }
 
 async fn socket(place: &PgServer, stall: Arc<StallDetector>) -> io::Result<Socket> {
@@ -212,5 +256,24 @@ impl ServerCertVerifier for Lenient {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_a_file_of_passwords_has_four_fields_that_fit() {
+        let wanted = ["db", "5432", "a:b", "app"];
+        for (line, password) in [
+            ("db:5432:a\\:b:app:pw", Some("pw")),
+            ("*:*:*:*:p\\\\w:x\\:y", Some("p\\w:x:y")),
+            ("other:*:*:*:pw", None),
+            ("#*:*:*:*:pw", None),
+            ("*:*:*:app", None),
+        ] {
+            assert_eq!(password_for(line, &wanted).as_deref(), password, "{line}");
+        }
     }
 }

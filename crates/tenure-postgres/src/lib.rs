@@ -9,5 +9,5 @@ mod session;
 mod sql;
 mod store;
 
-pub use config::{Config, ConfigError, Listen, TlsMode};
+pub use config::{ChannelBinding, Config, ConfigError, Listen, TlsMode};
 pub use store::backend;

@@ -254,7 +254,7 @@ async fn the_readmes_lines_give_the_least_rights() {
     let server = PostgresServer::start();
     server.psql("CREATE ROLE app LOGIN");
     let url = server.url("").replace("tenure@", "app@");
-    refused_as(&url, ErrorKind::Denied, "the README of tenure-postgres has the lines").await;
+    refused_as(&url, ErrorKind::Denied, "which names the GRANT").await;
     let readme = include_str!("../README.md");
     let (_, rest) = readme.split_once("```sql\n").unwrap();
     server.psql(rest.split_once("```").unwrap().0);
@@ -337,7 +337,7 @@ async fn tls_believes_whom_it_is_told_to_believe() {
     for host in [server.address(), folder] {
         let url =
             format!("postgres://tenure@{host}/tenure?port={}&sslrootcert=/nowhere/ca.pem", server.port());
-        refused_as(&url, ErrorKind::Invalid, "cannot be read").await;
+        refused_as(&url, ErrorKind::Invalid, "cannot read").await;
     }
     refused_as(&server.url("?sslmode=disable"), denied, "refuses this user or password").await;
     let name =

@@ -10,6 +10,7 @@ use redis::{
 use rustls::pki_types::ServerName;
 use tenure_client::{Login, Socket, StallDetector, tls};
 use tenure_core::{BackendError, Host};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 
 use crate::config::Config;
@@ -56,6 +57,23 @@ impl ServerRoute {
         // It ends with the last of those who have the connection.
         self.host.spawn(Box::pin(driver));
         Ok((connection, stall))
+    }
+
+    /// Whether a proxy that spreads keys over servers is there: it answers GET, and cuts the connection at INFO.
+    pub(crate) async fn leads_to_proxy(&self) -> bool {
+        let asked = async {
+            let mut stream =
+                self.stream(StallDetector::new(self.host.clone(), self.response_timeout)).await?;
+            let mut answer = [0; 64];
+            stream.write_all(b"*2\r\n$3\r\nGET\r\n$12\r\ntenure:probe\r\n").await?;
+            let is_answered = stream.read(&mut answer).await? > 0 && matches!(answer[0], b'$' | b'_');
+            if !is_answered {
+                return Ok(false);
+            }
+            stream.write_all(b"*1\r\n$4\r\nINFO\r\n").await?;
+            Ok(stream.read(&mut answer).await.is_ok_and(|read| read == 0))
+        };
+        self.in_time(asked).await.unwrap_or(false)
     }
 
     /// One for messages alone.

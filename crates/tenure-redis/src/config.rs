@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use tenure_client::{
     Login, Secret,
     durations::{CLAIM_TTL, CONNECT_TIMEOUT, MAX_TTL, RESPONSE_TIMEOUT, RETRY_MAX},
-    url::{Form, HostPort, Url, UrlWriter, Words, bad, check_ports, listed, path_text, shown, some},
+    url::{Foreign, Form, HostPort, Url, UrlWriter, Words, bad, check_ports, listed, path_text, shown, some},
 };
 use tenure_core::Timing;
 
@@ -96,7 +96,32 @@ const FORM: Form = Form {
         "sentinel_user",
         "sentinel_password",
     ],
+    foreign: FOREIGN,
 };
+
+/// What the clients of other languages write.
+const FOREIGN: &[Foreign] = &[
+    Foreign(
+        "ssl_cert_reqs",
+        &["required", "CERT_REQUIRED"],
+        "over TLS the certificate is checked; name its CA with ca=",
+    ),
+    Foreign("ssl_check_hostname", &["true", "1"], "over TLS the name is checked; name the CA with ca="),
+    Foreign("ssl_ca_certs", &[], "write ca="),
+    Foreign("ssl_certfile", &[], "write cert="),
+    Foreign("ssl_keyfile", &[], "write key="),
+    Foreign("ssl", &["false"], "begin the URL with rediss://"),
+    Foreign("tls", &["false"], "begin the URL with rediss://"),
+    Foreign("timeout", &[], "write connect_timeout= and response_timeout="),
+    Foreign("socket_timeout", &[], "write response_timeout="),
+    Foreign("socket_connect_timeout", &[], "write connect_timeout="),
+    Foreign("virtual_host", &[], "write db="),
+    Foreign("decode_responses", &["*"], ""),
+    Foreign("max_connections", &["*"], ""),
+    Foreign("health_check_interval", &["*"], ""),
+    Foreign("retry_on_timeout", &["*"], ""),
+    Foreign("family", &["*"], ""),
+];
 
 const GUARD: Words<GuardMode> = Words("guard", &[("on", GuardMode::On), ("off", GuardMode::Off)]);
 
@@ -111,6 +136,11 @@ impl Config {
         "redis",
         "rediss",
         "redis+unix",
+        // As redis-py, other clients and Valkey's write the same.
+        "unix",
+        "redis+socket",
+        "valkey",
+        "valkeys",
         "redis-sentinel",
         "rediss-sentinel",
         "redis-cluster",
@@ -125,7 +155,7 @@ impl Config {
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let url = FORM.read(url)?;
         let mut config = Self::new(Topology::of(&url)?);
-        config.tls = url.scheme.starts_with("rediss");
+        config.tls = url.scheme.starts_with("rediss") || url.scheme == "valkeys";
         let path = url.path()?;
         if !matches!(config.topology, Topology::Socket(_)) && !path.is_empty() {
             config.db = parse_db(&path)?;
@@ -348,7 +378,7 @@ impl Config {
 impl Topology {
     fn of(url: &Url<'_>) -> Result<Self, ConfigError> {
         match url.scheme {
-            "redis+unix" => match url.path()? {
+            "redis+unix" | "unix" | "redis+socket" => match url.path()? {
                 path if url.is_hostless() && !path.is_empty() => Ok(Self::Socket(format!("/{path}").into())),
                 _ => Err(bad("redis+unix: needs a path, as in redis+unix:///run/redis.sock")),
             },
@@ -356,6 +386,9 @@ impl Topology {
                 Ok(Self::Sentinel { sentinels: url.hosts(Config::SENTINEL_PORT)?, master: String::new() })
             }
             "redis-cluster" | "rediss-cluster" => Ok(Self::Cluster(url.hosts(Config::PORT)?)),
+            _ if url.is_hostless() && !url.path()?.is_empty() => Err(bad(
+                "redis:// needs a host; the path of a socket is written as in redis+unix:///run/redis.sock",
+            )),
             _ => {
                 let mut hosts = url.hosts(Config::PORT)?;
                 if hosts.len() != 1 {
@@ -403,6 +436,10 @@ mod tests {
         assert_eq!(read("redis://[::1]:7/").topology, Topology::Host("::1".into(), 7));
         assert_eq!(read("redis://:pw@h").login.user, None);
         assert_eq!(read("redis+unix:///run/r.sock?db=1").topology, Topology::Socket("/run/r.sock".into()));
+        for socket in ["unix:///run/r.sock?db=1", "redis+socket:///run/r.sock?db=1"] {
+            assert_eq!(read(socket), read("redis+unix:///run/r.sock?db=1"));
+        }
+        assert_eq!(read("valkeys://h?decode_responses=True"), read("rediss://h?ssl_cert_reqs=required"));
         let sentinels = vec![("a".into(), 26379), ("b".into(), 5)];
         assert_eq!(
             read("redis-sentinel://a,b:5/0?master=m").topology,
@@ -434,6 +471,9 @@ mod tests {
             ("redis-sentinel://h", "?master="),
             ("redis-cluster://h/1", "database 0"),
             ("redis+unix://x", "needs a path"),
+            ("redis:///run/r.sock", "redis+unix:///run/redis.sock"),
+            ("rediss://h?ssl_cert_reqs=none", "ssl_cert_reqs= of the URL is not honoured"),
+            ("redis://h?ssl_ca_certs=/ca", "write ca="),
             ("ftp://x", "unknown scheme"),
         ];
         for (url, part) in cases {

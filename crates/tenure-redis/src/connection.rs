@@ -220,6 +220,21 @@ pub(crate) async fn open(
     single(way(false), AsyncConnectionConfig::new()).await.map(|wire| (wire, false)).map_err(failed)
 }
 
+/// Whether a proxy that spreads keys is where one server should be.
+pub(crate) async fn leads_to_proxy(shared: &RedisShared) -> bool {
+    let config = &shared.config;
+    let (Topology::Host(host, port), Ok(tls)) = (&config.topology, connector(config)) else { return false };
+    let way = ServerRoute {
+        address: ServerAddress::Host(host.clone(), *port),
+        tls,
+        login: login(config, false),
+        host: shared.host.clone(),
+        connect_timeout: config.connect_timeout,
+        response_timeout: config.response_timeout,
+    };
+    way.leads_to_proxy().await
+}
+
 /// Redis before 6 has no HELLO, and some services rename it away.
 fn knows_no_resp3(error: &RedisError) -> bool {
     let text = error.to_string().to_lowercase();

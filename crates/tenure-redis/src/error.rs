@@ -1,6 +1,6 @@
 //! The one place where the driver's errors become ours.
 
-use std::{io, path::Path};
+use std::{error::Error as _, io, path::Path};
 
 use redis::{RedisError, ServerErrorKind};
 use tenure_core::{
@@ -47,6 +47,16 @@ pub(crate) fn connecting(place: &str, error: RedisError) -> BackendError {
 pub(crate) fn no_ca(path: &Path, error: io::Error) -> BackendError {
     let message = "cannot read the file of the CA";
     BackendError::new(Invalid, Outcome::NotApplied, message).with("ca", path.display()).caused_by(error)
+}
+
+/// A proxy that spreads keys cuts the connection at the first command that it does not know.
+pub(crate) fn is_cut(error: &BackendError) -> bool {
+    let driver = error.source().and_then(|source| source.downcast_ref::<RedisError>());
+    driver.is_some_and(|error| error.is_io_error() && !error.is_timeout() && !error.is_connection_refusal())
+}
+
+pub(crate) fn proxy(place: &str) -> BackendError {
+    BackendError::new(Invalid, Outcome::NotApplied, PROXY).with("redis", place)
 }
 
 pub(crate) fn no_answer(place: &str) -> BackendError {
@@ -104,6 +114,7 @@ const CODES: &[(&str, AfterError, ErrorKind, &str)] = &[
         "this Redis user lacks a permission; run `tenure doctor`, which prints the ACL SETUSER line",
     ),
     ("SPENT", AfterError::Keep, Corrupt, SPENT),
+    ("PROXY", AfterError::Drop, Invalid, PROXY),
     (
         "WRONGTYPE",
         AfterError::Keep,
@@ -114,6 +125,8 @@ const CODES: &[(&str, AfterError, ErrorKind, &str)] = &[
 
 const SPENT: &str = "the counter of fencing tokens in Redis is at its maximum, 2^53 - 1, or no number: a wrong clock or \
                      another program has set it; set the clock right, stop all users, and delete the counter";
+const PROXY: &str = "behind this address is a proxy that spreads keys over servers (twemproxy, Envoy, …), which cannot run the \
+                     steps of a lock; name the Redis server itself";
 const NOT_ALONE: &str =
     "the lock lies on another node of a Redis Cluster; begin the URL with redis-cluster://";
 const REFUSED: &str = "the Redis server refuses the request";
@@ -131,7 +144,10 @@ fn classify(error: &RedisError) -> ErrorClass {
     let is_denied = text.contains("user executing the script can't");
     // Nor has any for a counter that cannot be counted up.
     let is_no_count = text.contains("is not an integer") || text.contains("would overflow");
-    let unsaid = is_denied.then_some("NOPERM").or_else(|| is_no_count.then_some("SPENT"));
+    // As Envoy refuses what it cannot spread.
+    let is_proxy = text.contains("unsupported command");
+    let unsaid = is_proxy.then_some("PROXY");
+    let unsaid = unsaid.or(is_denied.then_some("NOPERM").or_else(|| is_no_count.then_some("SPENT")));
     let nested = || text.split([' ', ':']).find_map(by_code).or_else(|| by_code(unsaid?));
     if error.code() == Some(MIDWAY) {
         let refused = (AfterError::Keep, Invalid, Outcome::Unknown, REFUSED);
@@ -173,6 +189,7 @@ mod tests {
             ("WRONGTYPE Operation against a key", Corrupt),
             ("ERR The user executing the script can't run this command or subcommand", Denied),
             ("ERR user_script:25: SPENT the counter", Corrupt),
+            ("ERR unsupported command 'info'", Invalid),
             ("user_script:7: attempt to compare number with nil", Invalid),
         ] {
             let (code, detail) = behind.split_once(' ').unwrap();

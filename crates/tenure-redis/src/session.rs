@@ -120,6 +120,19 @@ async fn wire(
 }
 
 async fn open(shared: Arc<RedisShared>, channels: Arc<Channels>) -> Result<RedisSession, BackendError> {
+    let opened = open_checked(shared.clone(), channels).await;
+    match opened {
+        Err(error) if error::is_cut(&error) && connection::leads_to_proxy(&shared).await => {
+            Err(error::proxy(&shared.config.place_name()))
+        }
+        opened => opened,
+    }
+}
+
+async fn open_checked(
+    shared: Arc<RedisShared>,
+    channels: Arc<Channels>,
+) -> Result<RedisSession, BackendError> {
     let config = &shared.config;
     let place = config.place_name();
     let end = Arc::<End>::default();

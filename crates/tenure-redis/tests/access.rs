@@ -3,6 +3,9 @@
 use std::{
     error::Error,
     fs,
+    io::{Read, Write},
+    net::TcpListener,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -233,4 +236,29 @@ async fn a_unix_socket_and_a_database_of_ones_own_work() {
 async fn a_server_without_resp3_gets_hints_over_a_second_connection() {
     let server = Recipe::new().config("rename-command HELLO \"\"").start();
     can_do_everything(&server.url("?guard=off")).await;
+}
+
+/// A proxy that spreads keys answers GET and cuts the connection at what it does not know. It was waited for like a server
+/// that is away.
+#[tokio::test]
+async fn a_proxy_that_spreads_keys_is_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                let mut read = [0; 4096];
+                while stream
+                    .read(&mut read)
+                    .is_ok_and(|many| many > 0 && read[..many].ends_with(b"tenure:probe\r\n"))
+                {
+                    stream.write_all(b"$-1\r\n").unwrap();
+                }
+            });
+        }
+    });
+    for query in ["", "?protocol=2&guard=off"] {
+        let error = claimant(&format!("redis://127.0.0.1:{port}/{query}")).claim().await.unwrap_err();
+        is(&error, ErrorKind::Invalid, "a proxy that spreads keys");
+    }
 }

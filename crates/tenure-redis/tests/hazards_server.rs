@@ -194,7 +194,7 @@ async fn a_promoted_replica_lets_nobody_in_before_a_lease_that_it_never_saw_is_o
         let up: u64 = pair.replica.info("server", "uptime_in_seconds").parse().unwrap();
         assert!(up > 3, "not young");
         assert_eq!(enters(&pair.replica, "b"), Some(1), "b is in beside a, with the same token");
-        let why = if has_record { "was promoted" } else { "no record" };
+        let why = if has_record { "was promoted" } else { "is new to Tenure" };
         let_in(&b).await.is_after(&first, why);
     }
 }

@@ -29,7 +29,8 @@ impl LeaseClock {
         // Other systems have neither, and count by the wall clock.
         if self.boot.is_none() && cfg!(target_os = "linux") {
             return Some(
-                "the id of this boot cannot be read from /proc, and without it leases cannot be counted",
+                "the id of this boot cannot be read from /proc/sys/kernel/random, and without it leases cannot be counted: \
+                 mount the whole of /proc (systemd: without ProcSubset=pid), or use a store with a server",
             );
         }
         self.shift.is_none().then_some(

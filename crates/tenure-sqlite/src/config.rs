@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tenure_client::{
     durations::{CLAIM_TTL, written},
-    url::{bad, path_text, settings},
+    url::{Foreign, bad, path_text, settings},
 };
 use tenure_ledger::Rules;
 
@@ -35,8 +35,14 @@ impl Config {
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let rest = url.strip_prefix("sqlite:").ok_or_else(|| bad("not a sqlite: URL"))?;
         let (path, query) = rest.rsplit_once('?').unwrap_or((rest, ""));
+        // For some tools the second name after `sqlite:` is a host, for others the first part of a relative path.
+        if path.strip_prefix("//").is_some_and(|rest| !rest.starts_with('/')) {
+            return Err(bad(
+                "sqlite:// is read differently by every tool; write sqlite:/var/lib/app/locks.db",
+            ));
+        }
         let mut config = Self::new(path);
-        for (_, value) in settings(query, "sqlite", &[CLAIM_TTL.key])? {
+        for (_, value) in settings(query, "sqlite", (&[CLAIM_TTL.key], FOREIGN))? {
             config.rules.claim_ttl = CLAIM_TTL.read(&value)?;
         }
         config.validate()?;
@@ -73,6 +79,12 @@ impl Config {
     }
 }
 
+const FOREIGN: &[Foreign] = &[
+    Foreign("mode", &["rwc"], "the file is opened for writing, and made if it is not there; leave it out"),
+    Foreign("cache", &["private"], "Tenure has its own connections; leave it out"),
+    Foreign("connection_limit", &["*"], ""),
+];
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -97,6 +109,7 @@ mod tests {
         let cases = [
             ("sqlite:", "needs the path"),
             ("sqlite::memory:", "needs the path"),
+            ("sqlite://locks.db", "write sqlite:/var"),
             ("sqlite:/a?nope=1", "does not know parameter 1"),
             ("sqlite:/a?claim_ttl=soon", "claim_ttl= is no duration"),
             ("sqlite:/a?claim_ttl=1ms", "outside"),

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs,
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -20,17 +20,14 @@ use tenure_core::{
 };
 use tenure_ledger::{Ledger, Place};
 
-use crate::{clock::micros, error, guard::GuardRecord, sql, store::FileStore, unsigned::Unsigned};
+use crate::{
+    clock::micros, error, guard::GuardRecord, sql, store::FileStore, unsigned::Unsigned, volume::Volume,
+};
 
 /// Below this much free space the log, which has 4 MB when all is well, may not find its place.
 const LITTLE_SPACE: u64 = 16 << 20;
 /// If the file vanishes, nothing is granted for the longest ttl that it ever granted: a longer one is a finding.
 const LONG_TTL: Duration = Duration::from_secs(600);
-
-/// File systems that several machines share. Leases are counted by one machine's clock, and SQLite's log lies
-/// in one machine's memory.
-const NETWORK: &str = "afs beegfs ceph cifs fuse.ceph fuse.glusterfs fuse.s3fs fuse.sshfs gfs2 gpfs lustre \
-                       nfs nfs4 ocfs2 smb3 smbfs";
 
 /// Looks at the surroundings, then into the file, which is not made.
 pub(crate) fn diagnose(store: &mut FileStore) -> Result<Vec<Finding>, BackendError> {
@@ -60,8 +57,8 @@ fn may_be_made(path: &Path, folder: &Path) -> Result<(), BackendError> {
 struct DoctorFacts {
     path: PathBuf,
     folder: PathBuf,
-    /// The type of the file system, where it is known.
-    kind: Option<String>,
+    /// What the file is on.
+    volume: Volume,
     /// Our boot clock is not that of the machine.
     has_shifted_clock: bool,
     /// In bytes.
@@ -85,11 +82,9 @@ impl DoctorFacts {
         let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
         let folder = real.parent().unwrap_or(&real).to_owned();
         let metadata = fs::metadata(&folder).ok();
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let device = metadata.as_ref().and_then(|folder| device(folder.dev()));
         Self {
             path,
-            kind: device.and_then(|device| Some(mount_type(&mounts, &device)?.to_owned())),
+            volume: Volume::of(&folder),
             has_shifted_clock: store.clock.is_shifted(),
             free: free_space(&folder),
             mode: metadata.map(|folder| folder.permissions().mode()),
@@ -111,10 +106,13 @@ impl DoctorFacts {
 
 const CHECKS: [Check<DoctorFacts>; 8] = [
     Check::new("file system", |file| {
-        let kind = file.kind.as_deref()?;
-        let what = format!("the file is on a network file system ({kind}): two machines could hold one lock");
+        let (severity, what) = match &file.volume {
+            Volume::Local => return None,
+            Volume::Network(_) => (Problem, "two machines could hold one lock"),
+            _ => (Warning, "if another machine has it too, both could hold one lock"),
+        };
         let remedy = "move it to a local file system; for locks between machines use a store with a server";
-        found(NETWORK.split(' ').any(|known| known == kind), Problem, what, remedy)
+        found(true, severity, format!("the file is on {}: {what}", file.volume), remedy)
     }),
     Check::new("clock", |file| {
         let what = "this process has a boot clock of its own (a time namespace); leases are counted by the \
@@ -170,24 +168,6 @@ fn free_space(folder: &Path) -> Option<u64> {
     Some((fs.blocks_available() as u64).saturating_mul(fs.fragment_size() as u64))
 }
 
-/// The device of a file as the kernel writes it in its list of mounts.
-#[cfg(target_os = "linux")]
-fn device(number: u64) -> Option<String> {
-    use nix::sys::stat::{major, minor};
-    Some(format!("{}:{}", major(number), minor(number)))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn device(_number: u64) -> Option<String> {
-    None
-}
-
-/// From the list of all mounts, as in `/proc/self/mountinfo`: device in the third field, type after the dash.
-fn mount_type<'a>(mounts: &'a str, device: &str) -> Option<&'a str> {
-    let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some(device))?;
-    mount.split_once(" - ")?.1.split(' ').next()
-}
-
 /// From the answer of a check, in one line.
 fn damage(check: &str) -> Option<String> {
     let lines: Vec<&str> = check.lines().filter(|line| !line.starts_with("***")).collect();
@@ -224,13 +204,6 @@ fn start_anew(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    const MOUNTS: &str = "\
-21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
-31 21 0:28 / /mnt/nfs rw shared:9 - nfs4 server:/export rw
-32 21 0:29 / /mnt/ssh rw - fuse.sshfs me@there: rw
-33 21 0:30 / /mnt/stick rw - fuseblk /dev/sdb1 rw
-";
-
     /// A file of which only this is known.
     fn judge(set: impl FnOnce(&mut DoctorFacts)) -> Vec<Finding> {
         let mut file = DoctorFacts { path: "/a/a.db".into(), folder: "/a".into(), ..DoctorFacts::default() };
@@ -239,16 +212,16 @@ mod tests {
     }
 
     #[test]
-    fn a_network_file_system_is_a_problem_and_a_local_one_is_none() {
-        let judge = |mounts, device| judge(|file| file.kind = mount_type(mounts, device).map(str::to_owned));
-        for (device, kind) in [("0:28", "nfs4"), ("0:29", "fuse.sshfs")] {
-            let found = &judge(MOUNTS, device)[0];
-            assert!(found.severity == Problem && found.what.contains(kind), "{found:?}");
+    fn a_file_system_that_is_shared_is_a_problem_and_one_that_may_be_is_a_warning() {
+        for (volume, severity) in [
+            (Volume::Network("nfs4".into()), Problem),
+            (Volume::Unknown("9p".into()), Warning),
+            (Volume::Unreadable, Warning),
+        ] {
+            let found = &judge(|file| file.volume = volume.clone())[0];
+            assert!(found.severity == severity && found.what.contains(&volume.to_string()), "{found:?}");
         }
-        for device in ["8:1", "0:30", "0:2", ""] {
-            assert_eq!(judge(MOUNTS, device), [], "{device}");
-        }
-        assert_eq!(judge("", "8:1"), []);
+        assert_eq!(judge(|file| file.volume = Volume::Local), []);
     }
 
     #[test]
@@ -271,16 +244,6 @@ mod tests {
             assert_eq!(judge(mode), [], "{mode:o}");
         }
         assert_eq!(judge(0o40777)[0].severity, Warning);
-    }
-
-    #[test]
-    fn this_machine_has_a_device_in_its_list_of_mounts() {
-        if !cfg!(target_os = "linux") {
-            return;
-        }
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let device = device(fs::metadata("/proc").unwrap().dev()).unwrap();
-        assert!(mounts.lines().any(|line| line.split(' ').nth(2) == Some(&device)), "{device}: {mounts}");
     }
 
     #[test]

@@ -14,7 +14,9 @@ mod sql;
 mod store;
 mod touch;
 mod unsigned;
+mod volume;
 mod wake;
 
 pub use backend::Sqlite;
 pub use config::{Config, ConfigError};
+pub use volume::Volume;

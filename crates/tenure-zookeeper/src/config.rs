@@ -55,6 +55,7 @@ const FORM: Form = Form {
     schemes: Config::SCHEMES,
     example: "zookeeper://127.0.0.1:2181/tenure",
     settings: &["layout", "tick", "acl", "connect_timeout"],
+    foreign: &[],
 };
 const LAYOUT: Words<Layout> = Words("layout", &[("curator", Layout::Curator), ("kazoo", Layout::Kazoo)]);
 const ACCESS: Words<Access> = Words("acl", &[("open", Access::Open), ("creator", Access::Creator)]);

@@ -1,4 +1,4 @@
-//! `Lock::attach`: to go on with a lease that another process has detached from.
+//! `Lock::attach`: continues a lease that another process has detached.
 
 use std::sync::Arc;
 
@@ -15,19 +15,21 @@ use crate::{
 };
 
 impl Lock {
-    /// Goes on with a lease that another process took and [detached](crate::Guard::detach) from: it is renewed from here on, and
-    /// the guard releases it. The token is the one that the lease has, and passes where the other process has been.
+    /// Continues a lease that another process acquired and [detached](crate::Guard::detach): this client renews it,
+    /// and the guard releases it. The token stays the same, so a resource accepts it where the other process has
+    /// shown it.
     ///
-    /// The other process must not work under the lease any more: nothing keeps the two apart.
+    /// The other process must no longer work under the lease: nothing excludes one from the other.
     ///
     /// # Timing
-    /// Two requests, a renewal and a look. The lease lasts for the [ttl](Self::ttl) from the renewal, or for what it had left
-    /// if that is longer; [`remaining`](crate::Lease::remaining) counts the ttl only. That it is released by force is noticed
-    /// at the next renewal, ttl/3 later at most: the hint goes to the process that took the lease.
+    /// Two requests, a renewal and a query. The lease lasts for the [ttl](Self::ttl) from the renewal, or longer if
+    /// it had more left; [`remaining`](crate::Lease::remaining) counts the ttl only. A release by force is detected
+    /// at the next renewal, at most ttl/3 later, because its hint is sent to the process that acquired the lease.
     ///
     /// # Errors
-    /// [`AcquireError::Gone`] if the owner does not hold the lock; [`ConfigError::OwnerInUse`] if a guard of this process does
-    /// under this owner, even one of those that take [turns](Self::fifo); [`ConfigError::EndsWithProcess`] where no lease outlives its process (ZooKeeper).
+    /// [`AcquireError::Gone`] if the owner does not hold the lock. [`ConfigError::OwnerInUse`] if a guard of this
+    /// process holds it under this owner, even one that takes [turns](Self::fifo). [`ConfigError::EndsWithProcess`]
+    /// where no lease outlives its process (ZooKeeper).
     ///
     /// # Cancel safety
     /// The lease may have been renewed.
@@ -58,10 +60,10 @@ impl Lock {
     }
 }
 
-/// Renews the lease of this owner and has it kept; its token is the one that the store shows.
+/// Renews the lease of this owner and keeps it; its token is the one that the store shows.
 ///
-/// The renewal comes first: it alone says that the owner holds, and belief counts from before it was sent (H1.1). If the
-/// lease is lost between the two, the look finds no holder of this owner.
+/// The renewal comes first: it alone proves that the owner holds, and belief counts from before it was sent (H1.1).
+/// If the lease is lost between the two requests, the query finds no holder of this owner.
 async fn attach(
     engine: &Arc<Engine>,
     request: AcquireRequest<'_>,
@@ -91,7 +93,7 @@ async fn attach_here(
     let view = engine.request(now, timing.request_timeout(), || engine.backend.inspect(request.name)).await?;
     let text = owner.to_string();
     let is_ours = |holder: &&HolderView| holder.owner == text;
-    // An owner without a token was handed the lock, and has not entered.
+    // An owner without a token was handed the lock, but has not acquired it.
     let held = view.holders.iter().find(is_ours).and_then(|holder| Some((holder.token?, holder.mode)));
     let Some((token, mode)) = held else { return Err(AcquireError::Gone) };
     grant.token = token;

@@ -1,7 +1,7 @@
-//! The same locks for programs without a runtime: the same names, and verbs that wait on the calling thread.
+//! The same locks for programs without a runtime: the same names, with calls that block the calling thread.
 //!
-//! Thin: every call runs the asynchronous one, with its connections on a thread of their own. Do not call from within an
-//! asynchronous runtime: it would block its thread, and tokio panics at that.
+//! Every call runs the asynchronous one; its connections are on a separate thread. Do not call it within an
+//! asynchronous runtime: it would block a thread of the runtime, and tokio panics then.
 //!
 //! ```
 //! use std::time::Duration;
@@ -47,7 +47,7 @@ pub fn connect(url: &str) -> Result<Locker, ConfigError> {
     connected(crate::connect(url))
 }
 
-/// The store that this connects to.
+/// The store of these blocking locks.
 pub(crate) fn connected(
     connecting: impl Future<Output = Result<crate::Locker, ConfigError>>,
 ) -> Result<Locker, ConfigError> {
@@ -57,12 +57,12 @@ pub(crate) fn connected(
     Ok(Locker { inner, runtime: Arc::new(runtime) })
 }
 
-/// A value of the asynchronous library whose verbs wait on the calling thread.
+/// A value of the asynchronous library, with calls that block the calling thread.
 ///
-/// It derefs to the asynchronous value, for what does not wait.
+/// It derefs to the asynchronous value, for calls that do not wait.
 ///
 /// # Dropping
-/// As the asynchronous value: a guard that is dropped has its lock released in the background.
+/// As the asynchronous value: dropping a guard releases its lock in the background.
 #[derive(Clone)]
 #[must_use = "dropping a guard releases the lock"]
 pub struct Blocking<T> {
@@ -90,7 +90,7 @@ pub type Lease = Blocking<crate::Lease>;
 pub type Leases = Blocking<crate::Leases>;
 /// A lease without a guard, for threads.
 pub type Detached = Blocking<crate::manual::Detached>;
-/// A job that is to run once per interval, for threads.
+/// A job that runs once per interval, for threads.
 ///
 /// ```
 /// use std::time::Duration;
@@ -132,7 +132,7 @@ pub type Observer = Blocking<crate::election::Observer>;
 pub type Watch = Blocking<crate::view::Watch>;
 
 impl<T> Blocking<T> {
-    /// With settings of the asynchronous value: `lock.with(|lock| lock.ttl(…))`.
+    /// Sets options of the asynchronous value: `lock.with(|lock| lock.ttl(…))`.
     pub fn with(self, set: impl FnOnce(T) -> T) -> Self {
         Self { inner: set(self.inner), ..self }
     }
@@ -292,7 +292,7 @@ impl RwLock {
 
 /// Of what can be acquired: a [`Lock`], [`AllOf`] and [`AnyOf`].
 impl<T: Acquirable> Blocking<T> {
-    /// As [`Lock::within`](crate::Lock::within): how long to wait at most.
+    /// As [`Lock::within`](crate::Lock::within): the longest wait.
     pub fn within(self, limit: Duration) -> Self {
         self.with(|inner| inner.with_limit(limit))
     }
@@ -315,8 +315,9 @@ impl<T: Acquirable> Blocking<T> {
 
     /// Waits until this process holds it, runs `work`, then releases it and waits for the store's answer to that.
     ///
-    /// A thread cannot be stopped from outside: unlike a future, `work` runs on when the lease is lost. It asks
-    /// [`check`](crate::Lease::check) between its steps, and its result is not handed out if the lease was lost meanwhile.
+    /// A thread cannot be stopped from outside: unlike a future, `work` continues when the lease is lost. Call
+    /// [`check`](crate::Lease::check) between its steps. If the lease was lost before the end, the result of `work`
+    /// is discarded.
     ///
     /// ```
     /// let locks = tenure::blocking::connect("memory:")?;
@@ -437,7 +438,7 @@ impl Detached {
     }
 }
 
-/// What a holder waits for.
+/// The signals that a holder waits for.
 macro_rules! signals {
     ($($of:ident)*) => {$(
         #[doc = concat!("Of [`", stringify!($of), "`].")]
@@ -477,10 +478,10 @@ impl<T: AsRef<crate::Lease>> Blocking<T> {
 
 /// Of a [`RunOnce`].
 impl RunOnce {
-    /// Runs `work` under the lock, unless a run counts that began within the interval.
+    /// Runs `work` under the lock, unless a run that counts began within the interval.
     ///
-    /// A thread cannot be stopped from outside: `work` asks [`check`](crate::Lease::check) between its steps. A run whose lease was
-    /// lost meanwhile does not count.
+    /// A thread cannot be stopped from outside: call [`check`](crate::Lease::check) between the steps of `work`. A
+    /// run does not count if its lease was lost before its end.
     ///
     /// # Errors
     /// As [`RunOnce::run`](crate::once::RunOnce::run).
@@ -528,9 +529,9 @@ impl Election {
         Ok(self.wrap(self.wait(self.inner.campaign())?))
     }
 
-    /// Leads until `work` is done, and campaigns again if the lead was lost meanwhile. A thread cannot be stopped from outside:
-    /// `work` asks [`check`](crate::Lease::check) between its steps, and returns when that fails; then it is called again in the
-    /// next term.
+    /// Leads until `work` is done, and campaigns again if the lead was lost before that. A thread cannot be stopped
+    /// from outside: `work` calls [`check`](crate::Lease::check) between its steps and returns when that fails. It
+    /// is then called again in the next term.
     ///
     /// # Errors
     /// As [`Election::lead`](crate::election::Election::lead).
@@ -545,7 +546,7 @@ impl Election {
         }
     }
 
-    /// Who leads, as the store sees it now.
+    /// The present leader, as the store reports it.
     ///
     /// # Errors
     /// As [`Election::leader`](crate::election::Election::leader).
@@ -626,7 +627,7 @@ impl Iterator for Watch {
     }
 }
 
-/// A runtime on a thread of its own, which ends with this. Connections live there, also while nobody calls.
+/// A runtime on a separate thread. Its connections stay open while no call is under way.
 struct Apart {
     handle: Handle,
     _stop: oneshot::Sender<()>,

@@ -31,9 +31,9 @@ use crate::{error::ConfigError, host::TokioHost, locker::Locker};
 /// | `zookeeper://HOST,HOST/PATH` | `zookeeper` |
 /// | `etcd://HOST,HOST` | `etcd` |
 ///
-/// The README of each backend has its parameters. In a user or a password write `/` as `%2F`, `?` as `%3F` and `@` as
-/// `%40`; or use the builder of the store. Nothing is sent yet where the backend can do without: a store that is down is
-/// found by the first request.
+/// The README of each backend lists its parameters. In a user or a password write `/` as `%2F`, `?` as `%3F` and
+/// `@` as `%40`, or use the builder of the store. Most backends send nothing yet: the first request then detects a
+/// store that is down.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -43,8 +43,8 @@ use crate::{error::ConfigError, host::TokioHost, locker::Locker};
 /// ```
 ///
 /// # Errors
-/// [`ConfigError`] if the URL has settings that its store does not know, or names a store that is not in this build; the
-/// message then says which feature is missing. Without a feature there is no store at all.
+/// [`ConfigError`] if the URL has settings that its store does not know, or names a store that is not in this
+/// build; the message names the missing feature. A build without a feature has no store.
 ///
 /// # Cancel safety
 /// Nothing is left behind.
@@ -52,7 +52,7 @@ pub async fn connect(url: &str) -> Result<Locker, ConfigError> {
     locker(|host| backend(url, host))
 }
 
-/// The locks of a backend that is made on the host of this process.
+/// The locks of a backend on the host of this process.
 pub(crate) fn locker(
     backend: impl FnOnce(&Arc<dyn Host>) -> Result<BackendHandle, ConfigError>,
 ) -> Result<Locker, ConfigError> {
@@ -86,7 +86,7 @@ pub(crate) fn backend(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, 
     }
 }
 
-/// The settings of a store, which a URL and a builder fill alike.
+/// The settings of a store, filled by a URL or by a builder.
 #[cfg(any(
     feature = "etcd",
     feature = "mysql",
@@ -96,13 +96,13 @@ pub(crate) fn backend(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, 
     feature = "zookeeper"
 ))]
 pub(crate) trait StoreSettings: Sized {
-    /// Those of a URL.
+    /// The settings of a URL.
     fn read(url: &str) -> Result<Self, ConfigError>;
 
-    /// The URL that says the same.
+    /// The URL with the same settings.
     fn url(&self) -> Result<String, ConfigError>;
 
-    /// The store that they describe, if none of them is wrong.
+    /// The store with these settings, if all of them are valid.
     fn backend(self, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError>;
 }
 
@@ -171,7 +171,7 @@ fn of_node(error: redis::ConfigError) -> ConfigError {
     ConfigError::of_url(format!("redlock: {error}"))
 }
 
-/// The stores: the feature that each of them is behind, whether this build has it, and its URLs.
+/// The stores: the feature of each, whether this build has it, and its URLs.
 const STORES: &[(&str, bool, &[&str])] = &[
     ("sqlite", cfg!(feature = "sqlite"), &["sqlite:PATH"]),
     (
@@ -181,6 +181,10 @@ const STORES: &[(&str, bool, &[&str])] = &[
             "redis://HOST",
             "rediss://HOST",
             "redis+unix:///PATH",
+            "unix:///PATH",
+            "redis+socket:///PATH",
+            "valkey://HOST",
+            "valkeys://HOST",
             "redis-sentinel://HOST,HOST?master=NAME",
             "rediss-sentinel://HOST,HOST?master=NAME",
             "redis-cluster://HOST,HOST",
@@ -202,13 +206,23 @@ const STORES: &[(&str, bool, &[&str])] = &[
 /// No store of this build takes the URL.
 fn unknown(url: &str, _host: &Arc<dyn Host>) -> ConfigError {
     let scheme = scheme(url);
-    // Only a scheme that is known is shown: what stands in its place may be a password.
+    // Shows only a known scheme, because unknown text may be a password.
     if let Some((feature, ..)) =
         STORES.iter().find(|(.., urls)| urls.iter().any(|url| self::scheme(url) == scheme))
     {
         let needs = if *feature == "etcd" { " (needs protoc)" } else { "" };
         return ConfigError::of_url(format!(
             "this build has no {feature} support; rebuild with --features {feature}{needs}"
+        ));
+    }
+    if scheme == "jdbc" {
+        return ConfigError::of_url(
+            "this is a URL of JDBC; leave out jdbc: and write USER:PASSWORD@ before the host",
+        );
+    }
+    if let Some(plain) = of_a_driver(scheme) {
+        return ConfigError::of_url(format!(
+            "this URL names a driver of another program; begin it with {plain}://"
         ));
     }
     let known: Vec<&str> =
@@ -221,6 +235,13 @@ fn unknown(url: &str, _host: &Arc<dyn Host>) -> ConfigError {
     let has_one = url.find(':').is_some_and(|at| at > 0);
     let what = if has_one { "unknown URL scheme" } else { "a URL without a scheme" };
     ConfigError::of_url(format!("{what}; use one of: {}", known.join(", ")))
+}
+
+/// The scheme to write for one that names a driver too, as SQLAlchemy's do. What stands behind the `+` may be a password: no
+/// word of it is shown.
+fn of_a_driver(scheme: &str) -> Option<&'static str> {
+    let (base, _) = scheme.split_once('+')?;
+    ["postgresql", "postgres", "mysql", "mariadb", "rediss", "redis"].into_iter().find(|known| *known == base)
 }
 
 fn scheme(url: &str) -> &str {
@@ -246,6 +267,17 @@ mod tests {
             ("redlock:redis://a,redis://b,redis://c", "--features redlock"),
         ] {
             assert!(said(url).contains(part), "{}", said(url));
+        }
+    }
+
+    #[test]
+    fn a_url_of_another_program_is_told_how_to_begin() {
+        for (url, part) in [
+            ("postgresql+asyncpg://hunter2", "begin it with postgresql://"),
+            ("rediss+hunter2://h", "begin it with rediss://"),
+            ("jdbc:postgresql://hunter2", "leave out jdbc:"),
+        ] {
+            assert!(said(url).contains(part) && !said(url).contains("hunter2"), "{}", said(url));
         }
     }
 

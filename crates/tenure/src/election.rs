@@ -1,4 +1,4 @@
-//! `Election`: one leader of many, who says where it can be found, and `Observer`, which follows it.
+//! `Election`: one leader of many, which publishes where it can be found, and `Observer`, which follows it.
 
 use std::{
     fmt,
@@ -33,13 +33,13 @@ use crate::{
 /// An election: the candidates wait in a queue, and one of them leads at a time. Made by
 /// [`Locker::election`](crate::Locker::election).
 ///
-/// It is a mutex of the same name, of which the holder is the leader and the fencing token is the term: terms grow from leader
-/// to leader. So a leader believes in its lead as a holder in its lease, and everything that is said of [`Guard`] and
-/// [`Lease`] is true of it.
+/// It is a mutex of the same name. Its holder is the leader, and the fencing token is the term: terms grow from
+/// leader to leader. The documentation of [`Guard`] and [`Lease`] applies to it.
 ///
 /// # What is not promised
-/// That a former leader has stopped what it started: give the [term](Lease::token) to the resources that it writes to. That
-/// an [observer](Self::observe) sees a leader who led for less than its pause, or is told of each change immediately.
+/// A former leader may not have stopped all it started: give the [term](Lease::token) to the resources that it
+/// writes to. An [observer](Self::observe) may miss a leader whose term is shorter than its poll interval, and may
+/// be notified late.
 ///
 /// # Example: a leader with an address
 /// ```
@@ -62,23 +62,23 @@ pub struct Election {
 }
 
 impl Election {
-    /// How long an observer pauses between two looks if nothing is said: 1 s.
+    /// How long an observer waits between two polls without a hint: 1 s.
     const PAUSE: Duration = Duration::from_secs(1);
 
     pub(crate) fn new(lock: Lock) -> Self {
-        // A term is of one leader: no lease is passed on inside a process.
+        // A term belongs to one leader: no lease is passed on within a process.
         Self { lock: lock.fifo(), pause: Self::PAUSE }
     }
 
-    /// With settings of the lock: `election.with(|lock| lock.ttl(…).label(…))`. Defaults are those of
+    /// Sets options of the lock: `election.with(|lock| lock.ttl(…).label(…))`. Defaults are those of
     /// [`Locker::mutex`](crate::Locker::mutex).
     #[must_use]
     pub fn with(self, set: impl FnOnce(Lock) -> Lock) -> Self {
         Self { lock: set(self.lock).fifo(), ..self }
     }
 
-    /// How often [`observe`](Self::observe) looks if it is told nothing. Default: once a second, for each look is a request.
-    /// At least 10 ms.
+    /// How often [`observe`](Self::observe) polls without a hint. Default: once a second, because each poll is a
+    /// request. At least 10 ms.
     #[must_use]
     pub fn poll_interval(self, pause: Duration) -> Self {
         Self { pause, ..self }
@@ -87,10 +87,11 @@ impl Election {
     /// Waits until this process leads.
     ///
     /// # Timing
-    /// As [`Lock::acquire`], for as long as [`within`](Lock::within) of its lock says.
+    /// As [`Lock::acquire`], up to the limit that [`within`](Lock::within) sets on its lock.
     ///
     /// # Errors
-    /// As [`Lock::acquire`]; [`ConfigError::OwnerInUse`] if an owner was [chosen](Lock::owner): each term has one of its own.
+    /// As [`Lock::acquire`]; [`ConfigError::OwnerInUse`] if an owner was [chosen](Lock::owner), because each term
+    /// has its own.
     ///
     /// # Cancel safety
     /// Dropping the future withdraws from the election, as with [`Lock::acquire`].
@@ -107,7 +108,8 @@ impl Election {
         }
     }
 
-    /// The term of a lease of the lock of this name, for a program that took the lock itself; see [`Term::announce`].
+    /// The term of a lease of the lock of this name, for a program that acquired the lock itself; see
+    /// [`Term::announce`].
     #[doc(hidden)]
     pub fn term(&self, lease: Lease) -> Term {
         Term { lease, host: self.lock.host(), proclaimed: Arc::default() }
@@ -115,9 +117,9 @@ impl Election {
 
     /// Leads until `work` is done, and campaigns **again** each time that the lead is lost.
     ///
-    /// `work` begins anew with each term, and its future is dropped as soon as the lead is lost: before another one can lead,
-    /// as in [`Lock::hold`]. What it spawned or blocks on is not stopped. When it is done, the lead is given up, and its
-    /// result is the answer; one that came too late is dropped, and `work` begins again.
+    /// `work` begins anew with each term. Its future is dropped when the lead is lost, before another client can
+    /// lead, as in [`Lock::hold`]. Tasks that it spawned and blocking calls are not stopped. When `work` is done,
+    /// the client resigns and returns its result. A result that came too late is dropped, and `work` begins again.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -133,7 +135,7 @@ impl Election {
     /// # Ok(()) }
     /// ```
     ///
-    /// To spawn it, write `async move |term|`, and have `work` answer what is needed of what it changed:
+    /// To spawn it, write `async move |term|`, and let `work` return the values that are needed afterwards:
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -148,14 +150,14 @@ impl Election {
     /// ```
     ///
     /// # Timing
-    /// Waits to lead without a bound, if the lock sets none. A store that fails in a row for longer than the [`patience`](Lock::patience) of the lock, 30 s
-    /// if nothing is said, is an error.
+    /// Waits to lead without a limit, unless the lock has one. A store that fails in a row for longer than the
+    /// [`patience`](Lock::patience) of the lock, 30 s by default, is an error.
     ///
     /// # Errors
-    /// As [`Lock::acquire`]; this call does not lead then.
+    /// As [`Lock::acquire`]; this client does not lead then.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the work, and then gives the lead up in the background.
+    /// Dropping the future drops the work, and then resigns in the background.
     pub fn lead<T, F: AsyncFnMut(Term) -> T>(
         &self,
         mut work: F,
@@ -180,30 +182,30 @@ impl Election {
         }
     }
 
-    /// Who leads, as the store sees it now; `None` if none does.
+    /// The present leader, as the store reports it; `None` if no process leads.
     ///
     /// # Timing
-    /// One request, up to 5 s. The answer may be old when it arrives.
+    /// One request, up to 5 s. The answer may be out of date when it arrives.
     ///
     /// # Errors
     /// As [`Locker::inspect`](crate::Locker::inspect).
     ///
     /// # Cancel safety
-    /// Nothing is changed.
+    /// Changes nothing.
     pub async fn leader(&self) -> Result<Option<Leader>, BackendError> {
         Ok(Leader::of(self.lock.inspect().await?))
     }
 
-    /// Follows who leads, and what the leader has proclaimed: see [`Observer::next`].
+    /// Follows the leader and the text that it proclaims: see [`Observer::next`].
     pub fn observe(&self) -> Observer {
         Observer::new(self.lock.clone(), self.pause)
     }
 }
 
-/// A lead, and the duty to give it up: a [`Term`], to which it derefs.
+/// The lead, and the duty to resign: a [`Term`], to which it derefs.
 ///
 /// # Dropping
-/// Gives the lead up in the background, as [`Guard`] does.
+/// Resigns in the background, as [`Guard`] releases.
 #[must_use = "dropping a leadership gives it up"]
 pub struct Leadership {
     guard: Guard,
@@ -216,7 +218,7 @@ impl Leadership {
         self.term.clone()
     }
 
-    /// Gives the lead up: the next one who campaigns leads. Observers are told, which may take 1 s more.
+    /// Ends the lead: the next candidate leads. Observers are notified, which may take 1 s more.
     ///
     /// # Errors
     /// As [`Guard::release`].
@@ -256,7 +258,7 @@ impl fmt::Debug for Leadership {
     }
 }
 
-/// The proof that this process leads: a [`Lease`], to which it derefs, with which the leader can proclaim something.
+/// The proof that this process leads: a [`Lease`], to which it derefs. With it the leader can proclaim a text.
 #[derive(Clone)]
 pub struct Term {
     lease: Lease,
@@ -264,26 +266,26 @@ pub struct Term {
     proclaimed: Arc<Proclaimed>,
 }
 
-/// What a leader says, and when it says it again.
+/// The text that a leader proclaimed, and when it repeats it.
 #[derive(Default)]
 struct Proclaimed {
     last: Mutex<Option<Said>>,
-    /// It is to be said again sooner than was planned.
+    /// The repetition is due sooner than planned.
     changed: Notify,
-    /// A task says it again.
+    /// A task repeats the text.
     is_repeated: AtomicBool,
 }
 
-/// What was proclaimed last.
+/// The last text.
 #[derive(Clone)]
 struct Said {
     number: u64,
     memo: Memo,
-    /// When it is to be said again; never, if that would be refused each time.
+    /// When to repeat it; never, if it would be refused each time.
     due: Option<Moment>,
 }
 
-/// The task that says it again; another one may be begun when it ends, as with its runtime.
+/// The task that repeats the text. Another one may start when it ends, for example with its runtime.
 struct Repeating(Term);
 
 impl Drop for Repeating {
@@ -293,33 +295,34 @@ impl Drop for Repeating {
 }
 
 impl Term {
-    /// Tells observers that this term has begun, in the background. [`Election::campaign`] has done it; only a program that took
-    /// the lock itself needs to.
+    /// Notifies observers in the background that this term has begun. [`Election::campaign`] does this; only a
+    /// program that acquired the lock itself calls it.
     ///
     /// # Cancel safety
-    /// They are told or not.
+    /// Observers may or may not be notified.
     #[doc(hidden)]
     pub async fn announce(&self) {
         self.lease.tell_observers();
     }
 
-    /// Says something to all who ask for the leader, as its address: up to 1 KiB, in place of what was said before. They see it
-    /// for as long as this term lasts.
+    /// Publishes a text, such as its address, to all clients that ask for the leader: up to 1 KiB, in place of the
+    /// earlier text. They see it until this term ends.
     ///
     /// # Timing
-    /// One request or some, up to 5 s. The store keeps it for an hour, and the leader repeats it every 20 minutes.
+    /// One or more requests, up to 5 s. The store keeps the text for 1 h, and the leader repeats it every 20
+    /// minutes.
     ///
     /// # Errors
-    /// As [`Lease::set_memo`]. If the store failed, it is said again in the background for as long as this term lasts.
+    /// As [`Lease::set_memo`]. If the store failed, the text is sent again in the background until this term ends.
     ///
     /// # Cancel safety
-    /// It may or may not be said.
+    /// The text may or may not be published.
     pub async fn proclaim(&self, text: impl AsRef<str>) -> Result<(), MemoError> {
         let memo = Memo::new(text.as_ref(), KEPT)?;
         let said = {
             let mut last = locked(&self.proclaimed.last);
             let number = last.as_ref().map_or(0, |last| last.number + 1);
-            // Before it is said: it is said again even if this future is dropped.
+            // Before the request: the text is repeated even if this future is dropped.
             last.insert(Said { number, memo, due: Some(self.host.now() + AGAIN) }).clone()
         };
         self.proclaimed.changed.notify_one();
@@ -329,10 +332,10 @@ impl Term {
         self.say(said).await
     }
 
-    /// Says it to the store and to observers.
+    /// Sends the text to the store and notifies observers.
     ///
-    /// No other waits for that: the future of one may rest. So what was said before may come after it, and the newest one is said
-    /// again by whichever comes last.
+    /// No lock is held during the request, because a caller may stop polling its future. So an earlier text may
+    /// arrive after a later one; the last request to finish sends the newest text again.
     async fn say(&self, said: Said) -> Result<(), MemoError> {
         let answer = self.lease.leave(&said.memo).await;
         let pause = match &answer {
@@ -352,7 +355,7 @@ impl Term {
 }
 
 impl Repeating {
-    /// Says what was proclaimed last whenever that is due, until the lead has ended.
+    /// Repeats the last text whenever that is due, until the lead has ended.
     async fn run(self) {
         let Term { lease, host, proclaimed } = &self.0;
         loop {
@@ -396,17 +399,17 @@ impl fmt::Debug for Term {
     }
 }
 
-/// What an [`Observer`] sees.
+/// The state of an election, as an [`Observer`] sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observed {
-    /// This one leads.
+    /// This leader leads.
     Led(Leader),
     /// No process leads now; the election goes on.
     Vacant,
 }
 
 impl Observed {
-    /// Who leads; `None` if no process does.
+    /// The leader; `None` if no process leads.
     pub fn leader(self) -> Option<Leader> {
         match self {
             Self::Led(leader) => Some(leader),
@@ -417,23 +420,23 @@ impl Observed {
 
 /// Follows an election.
 ///
-/// It has a connection of its own on stores that bring hints.
+/// On stores that send hints it has a separate connection.
 ///
 /// # Dropping
-/// Ends it, and the connection. Nothing is left in the store: an observer has no place there.
+/// Ends the observation and closes the connection. Nothing is left in the store: an observer has no place there.
 pub struct Observer {
     lock: Lock,
     listening: Arc<AsyncMutex<Listening>>,
-    /// The look that is under way.
+    /// The query that is under way.
     looking: Option<BoxFuture<'static, Result<Observed, BackendError>>>,
-    /// What was answered last, if anything was.
+    /// The last answer, if there was one.
     told: Option<Observed>,
 }
 
-/// What lasts from look to look.
+/// The state that outlives a query.
 struct Listening {
     pace: PollPace,
-    /// From the first pause on.
+    /// Open since the first pause.
     news: Option<News>,
 }
 
@@ -443,23 +446,25 @@ impl Observer {
         Self { lock, listening: Arc::new(AsyncMutex::new(listening)), looking: None, told: None }
     }
 
-    /// Who leads now: immediately the first time, and then as soon as another one leads, none does, or the leader has
-    /// proclaimed something else.
+    /// Returns the present leader on the first call. Later calls return when another client leads, none leads, or
+    /// the leader has proclaimed another text.
     ///
     /// # Timing
-    /// Leaders tell their observers when they begin, [proclaim](crate::election::Term::proclaim) and [resign](crate::election::Leadership::resign),
-    /// on stores that mint a token on [entry](crate::backend::Minting::Entry): then a change is seen a few requests later, on SQLite up
-    /// to 100 ms later. No process tells that a lead was lost or dropped, and a hint may be lost, as those are that come before this
-    /// has begun to listen; so it looks once [a second](crate::election::Election::poll_interval) too. Changes are seen in their order; a leader
-    /// who has come and gone between two looks is not seen.
+    /// On stores that mint a token on [entry](crate::backend::Minting::Entry), leaders notify observers when they
+    /// begin, [proclaim](crate::election::Term::proclaim) and [resign](crate::election::Leadership::resign). A
+    /// change is then reported a few requests later, on SQLite up to 100 ms later.
+    ///
+    /// Losing or dropping the lead sends no hint, and hints may be lost, as are those sent before the observer
+    /// listens. Therefore the observer also polls once [a second](crate::election::Election::poll_interval).
+    /// Changes are reported in their order. A leader that begins and ends between two polls is missed.
     ///
     /// # Errors
-    /// The store's. The next call looks again, a second after this one.
+    /// The store's. The next call polls again, 1 s after this one.
     ///
     /// # Cancel safety
-    /// Nothing is lost: what has changed meanwhile is the next answer.
+    /// Nothing is lost: the next call returns what has changed since.
     pub async fn next(&mut self) -> Result<Observed, BackendError> {
-        // That of a call that was dropped may be old.
+        // The query of a dropped call may have an old answer.
         self.looking = None;
         poll_fn(|context| self.poll_change(context)).await
     }
@@ -479,7 +484,7 @@ impl Observer {
     }
 }
 
-/// Looks when it is time to.
+/// Polls when that is due.
 async fn look(lock: Lock, listening: Arc<AsyncMutex<Listening>>) -> Result<Observed, BackendError> {
     let mut listening = listening.lock().await;
     let Listening { pace, news } = &mut *listening;
@@ -498,7 +503,7 @@ async fn look(lock: Lock, listening: Arc<AsyncMutex<Listening>>) -> Result<Obser
     Ok(Leader::of(view).map_or(Observed::Vacant, Observed::Led))
 }
 
-/// What [`next`](Observer::next) answers; it never ends.
+/// The same as [`next`](Observer::next); it never ends.
 impl Stream for Observer {
     type Item = Result<Observed, BackendError>;
 
@@ -513,7 +518,7 @@ impl fmt::Debug for Observer {
     }
 }
 
-/// Who leads.
+/// The present leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
@@ -523,14 +528,14 @@ pub struct Leader {
     pub term: FencingToken,
     /// Host, process and command, for people.
     pub label: Option<Label>,
-    /// What it has proclaimed in this term.
+    /// The text that it has proclaimed in this term.
     pub proclaimed: Option<String>,
     /// True if it leads through this [`Locker`](crate::Locker) or a clone of it.
     pub is_this_process: bool,
 }
 
 impl Leader {
-    /// A memo of an earlier leader is none of this one's.
+    /// A memo of an earlier leader is not shown for this one.
     fn of(view: LockView) -> Option<Self> {
         let LockView { holders, memo, .. } = view;
         let HolderView { owner, token, label, is_this_process, .. } =
@@ -540,9 +545,10 @@ impl Leader {
     }
 }
 
-/// How long the store keeps what a leader says: 1 h. After that nothing is left of an election that is given up.
+/// How long the store keeps a proclaimed text: 1 h. After that, nothing is left of an election that is no longer
+/// used.
 const KEPT: Duration = Duration::from_secs(3600);
-/// How often the leader repeats it: every 20 minutes.
+/// How often the leader repeats the text: every 20 minutes.
 const REPEATED: Duration = Duration::from_secs(1200);
-/// When the leader repeats what could not be said: after 5 s.
+/// When the leader repeats a text that could not be stored: after 5 s.
 const AGAIN: Duration = Duration::from_secs(5);

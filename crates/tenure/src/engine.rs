@@ -1,5 +1,4 @@
-//! The engine: asks the machines what to do, and has the backend do it. Only it waits, and it waits through
-//! `Host`.
+//! The engine: asks the machines for the next step, and sends it to the backend. Only it waits, through `Host`.
 
 pub(crate) mod acquire;
 pub(crate) mod hold;
@@ -33,12 +32,12 @@ use crate::{
     error::Lost,
 };
 
-/// One connected store: the way to it, its waiters, and the keeper of its leases.
+/// One connected store: its handle, its waiters, and the keeper of its leases.
 pub(crate) struct Engine {
     pub(crate) backend: BackendHandle,
     pub(crate) host: Arc<dyn Host>,
     process: ProcessId,
-    /// A fork has all that we have, and holds nothing (hazard 27).
+    /// A fork has a copy of this process, and holds nothing (hazard 27).
     pid: u32,
     waiters: Arc<Waiters>,
     local_queues: LocalQueues,
@@ -48,9 +47,9 @@ pub(crate) struct Engine {
 
 /// How a hold ended.
 pub(crate) enum HoldEnd {
-    /// The lease lasts, for another holder of this process.
+    /// The lease goes on, for another holder of this process.
     PassedOn,
-    /// Belief in the lease ended then; it is to be released.
+    /// The validity of the lease ended at this moment; it must be released.
     ToRelease(Moment),
 }
 
@@ -68,7 +67,7 @@ impl Engine {
         Self { backend, host, process, pid, waiters, local_queues, keeper, telemetry }
     }
 
-    /// How much is kept of leases, local queues, waiters, claims and releases under way.
+    /// The numbers of leases, local queues, waiters, claims and releases under way.
     pub(crate) fn sizes(&self) -> [(&'static str, usize); 5] {
         let Keeper { roster, reaper, .. } = &self.keeper;
         [
@@ -80,26 +79,26 @@ impl Engine {
         ]
     }
 
-    /// A fork has all that this process has, and holds nothing (hazard 27).
+    /// A fork has a copy of this process, and holds nothing (hazard 27).
     pub(crate) fn is_ours(&self) -> bool {
         self.pid == std::process::id()
     }
 
-    /// Says of a holder whether it is this process: whether it was acquired through this engine.
+    /// Marks a holder that was acquired through this engine as this process.
     pub(crate) fn recognise(&self, holder: &mut HolderView) {
         let owner = holder.owner.parse::<OwnerId>();
         let is_ours = owner.is_ok_and(|owner| owner.process() == self.process);
         holder.is_this_process = is_ours && self.is_ours();
     }
 
-    /// One question about a lock.
+    /// One query about a lock.
     pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
         let mut view = self.request(self.host.now(), QUESTION, || self.backend.inspect(name)).await?;
         view.holders.iter_mut().for_each(|holder| self.recognise(holder));
         Ok(view)
     }
 
-    /// Renews a lease once, by hand.
+    /// Renews a lease once, for a manual renewal.
     pub(crate) async fn renew_one(&self, grant: &Grant, timeout: Duration) -> Result<Renewal, BackendError> {
         let grants = [grant.clone()];
         let ask = || async {
@@ -118,7 +117,7 @@ impl Engine {
         self.new_owner_and_seed().0
     }
 
-    /// A new owner, and chance for its pauses: drawn immediately, since drawing costs a system call.
+    /// A new owner, and a random seed for its pauses: drawn together, because drawing costs a system call.
     pub(crate) fn new_owner_and_seed(&self) -> (OwnerId, u64) {
         let mut bits = [0; 24];
         self.host.random(&mut bits);
@@ -128,15 +127,15 @@ impl Engine {
         (OwnerId::from_random(self.process, owner), u64::from_be_bytes(seed))
     }
 
-    /// Starts the keeper, before anything is asked for that it has to keep or to release.
+    /// Starts the keeper, before any request for a lease that it must keep or release.
     ///
     /// # Errors
-    /// If it cannot be started: a grant would not be renewed.
+    /// If it cannot be started: then a grant would not be renewed.
     pub(crate) fn start_keeper(&self) -> io::Result<()> {
         self.keeper.start((&self.backend, &self.telemetry), &self.host, (self.process, &self.waiters))
     }
 
-    /// Has the lease of a new holder renewed for as long as it is believed.
+    /// Renews the lease of a new holder in the background for as long as it is valid.
     pub(crate) fn keep(&self, now: Moment, cell: Arc<HoldCell>) {
         cell.begin(now);
         self.keeper.roster.add(now, cell);
@@ -156,25 +155,24 @@ impl Engine {
         self.keeper.roster.has(owner)
     }
 
-    /// A lease of an owner that was chosen is about to be asked for.
+    /// A lease of an owner that the caller chose is about to be requested.
     pub(crate) fn reserve(&self, owner: OwnerId) -> OwnerReservation<'_> {
         self.keeper.roster.reserve(owner)
     }
 
-    /// Stops renewing; before a release is sent. False if the owner has another lease here, which must not
-    /// end with this one.
+    /// Stops the renewals before a release is sent. False if the owner has another lease here, which must not end
+    /// with this one.
     fn forget(&self, cell: &HoldCell) -> bool {
         self.keeper.roster.remove(cell)
     }
 
-    /// Ends a hold: the lease is passed on to a waiter of this process, and nothing is left to do, or belief
-    /// in it ends. When that was; the loss, if it came before.
+    /// Ends a hold. Either the lease is passed on to a waiter of this process, and nothing is left to do; or its
+    /// validity ends, at the returned moment. Returns the loss if that came before.
     pub(crate) fn end(&self, cell: &HoldCell) -> Result<HoldEnd, Lost> {
-        // The watchdog stops first: a renewal must not come after the release, and `Gone` is no loss from
-        // here on.
+        // The watchdog stops first: a renewal must not follow the release, and `Gone` is not a loss from now on.
         self.forget(cell);
         let now = self.host.now();
-        // Its owner must not be that of another holder's lease once this one has released it.
+        // Once this holder has released the lease, its owner must not be that of another holder's lease.
         if cell.is_owner_exposed() {
             self.local_queues.stop_passing_on(cell);
         } else if self.local_queues.pass_on(cell, now, |passed| self.keeper.roster.add(now, passed)) {
@@ -183,40 +181,40 @@ impl Engine {
         cell.release(now).map(|()| HoldEnd::ToRelease(now))
     }
 
-    /// Has a lease passed on, or released in the background.
+    /// Passes a lease on, or releases it in the background.
     pub(crate) fn pass_on_or_release(&self, cell: &HoldCell) {
         let is_its_own = self.forget(cell);
-        // Lost or not: the store may still count us in, until the ttl ends.
+        // Lost or not: the store may still count this process as a holder until the ttl ends.
         if !matches!(self.end(cell), Ok(HoldEnd::PassedOn)) && is_its_own {
             self.release_in_background(cell);
         }
     }
 
-    /// Has a lease that has ended here released in the background.
+    /// Releases a lease that has ended here in the background.
     fn release_in_background(&self, cell: &HoldCell) {
         let grant = cell.grant();
         self.reap(grant.name.clone(), grant.owner, self.host.now() + grant.ttl);
     }
 
-    /// Whether the lease of this owner is passed on from holder to holder here. Then only its guards end it,
-    /// and no client by its owner: that may be another holder's by now.
+    /// Whether the lease of this owner is passed on from holder to holder here. Then only its guards end it, and no
+    /// client by its owner, because the lease may have another holder by then.
     pub(crate) fn is_shared(&self, name: &LockName, owner: OwnerId) -> bool {
         self.local_queues.is_shared(name, owner)
     }
 
-    /// The lease stays with its holder and its ttl.
+    /// The lease stays with its holder until its ttl ends.
     pub(crate) fn leave_to_ttl(&self, cell: &HoldCell) {
         self.forget(cell);
         self.local_queues.stop_passing_on(cell);
         self.in_flight().close(cell.owner());
     }
 
-    /// Has this owner released in the background; after `until` its lease or place has expired anyway.
+    /// Releases this owner in the background; after `until` its lease or place has expired anyway.
     pub(crate) fn reap(&self, name: LockName, owner: OwnerId, until: Moment) {
         self.keeper.reaper.release(name, owner, until);
     }
 
-    /// The same for whatever a claim may have left there.
+    /// The same for anything that a claim may have left there.
     fn reap_claim(&self, name: LockName, owner: OwnerId, ttl: Duration) {
         self.reap(name, owner, self.host.now() + ttl.max(PLACE_MAX));
     }
@@ -225,8 +223,8 @@ impl Engine {
         &self.keeper.reaper.in_flight
     }
 
-    /// Has an owner leave. A claim of it that is still under way may be granted after that, so the release is
-    /// repeated behind it.
+    /// Releases an owner. A claim of it that is still under way may be granted later, so the release is repeated
+    /// after it.
     pub(crate) async fn release(
         &self,
         (name, owner): (&LockName, OwnerId),
@@ -238,7 +236,7 @@ impl Engine {
         if !self.in_flight().is_open(owner) {
             return first;
         }
-        // In a box what is rare: the futures of most releases stay small.
+        // Rare cases are in a box, so that the futures of most releases stay small.
         Box::pin(async {
             let over = self.host.sleep_until(sent_at + timeout);
             tokio::select! {
@@ -259,8 +257,8 @@ impl Engine {
         .await
     }
 
-    /// Has the leases released that are kept idle, then waits until everything that was to be released in the
-    /// background is, or for `patience` at most.
+    /// Releases the leases that are kept idle, then waits until all background releases are done, for `patience` at
+    /// most.
     pub(crate) async fn drain(&self, patience: Duration) -> bool {
         self.unless_forked(|| false, self.drain_here(patience)).await
     }
@@ -284,7 +282,7 @@ impl Engine {
         }
     }
 
-    /// One request to the store, asked again only while it is busy for a moment.
+    /// One request to the store, repeated only while it reports a transient overload.
     pub(crate) async fn request<A, F>(
         &self,
         sent_at: Moment,
@@ -299,12 +297,12 @@ impl Engine {
     }
 
     /// # Errors
-    /// In a forked child. To be asked before anything is locked.
+    /// In a forked child. Call this before any mutex is locked.
     pub(crate) fn must_be_ours(&self) -> Result<(), BackendError> {
         if self.is_ours() { Ok(()) } else { Err(forked()) }
     }
 
-    /// Work, which comes to something else in a forked child.
+    /// Runs the work; in a forked child returns the other result instead.
     pub(crate) fn unless_forked<W: Future, F: Fn() -> W::Output>(
         &self,
         forked: F,
@@ -313,8 +311,7 @@ impl Engine {
         Unforked::new(self.pid, forked, work)
     }
 
-    /// The hints that come from now on for this lock; nothing on a store that brings no hints from one client
-    /// to another.
+    /// The hints for this lock from now on; `None` on a store that sends no hints from one client to another.
     pub(crate) async fn news(&self, name: &LockName) -> Result<Option<News>, BackendError> {
         if self.backend.promises().minting == Minting::Place {
             return Ok(None);
@@ -325,7 +322,7 @@ impl Engine {
         Ok(Some(News { hints, address, _handle: handle }))
     }
 
-    /// Tells those who look on.
+    /// Notifies observers.
     pub(crate) fn telling(&self, name: &LockName) -> BoxFuture<'static, ()> {
         let (backend, host, name) = (self.backend.clone(), self.host.clone(), name.clone());
         Box::pin(async move {
@@ -342,14 +339,14 @@ fn unsettled(name: &LockName) -> BackendError {
     BackendError::new(ErrorKind::TimedOut, Outcome::Unknown, message).with("lock", name)
 }
 
-/// What two releases of one owner come to, one after the other.
+/// The combined result of two releases of one owner, one after the other.
 fn both(
     first: Result<Released, BackendError>,
     second: Result<Released, BackendError>,
 ) -> Result<Released, BackendError> {
     match (first, second) {
         (Ok(Released::Released), Ok(_)) => Ok(Released::Released),
-        // It may have been the first one that freed it.
+        // The first one may have freed it.
         (Err(error), Ok(Released::WasGone)) if error.outcome() == Outcome::Unknown => Err(error),
         (Ok(Released::Released), Err(error)) => Err(error.of_unknown_outcome()),
         (Err(first), Err(error)) if first.outcome() == Outcome::Unknown => Err(error.of_unknown_outcome()),
@@ -357,7 +354,7 @@ fn both(
     }
 }
 
-/// What is to be kept and to be released, and the way to the thread that does it, which ends when this is
+/// The leases to keep and to release, and the handle of the thread that does both. The thread ends when this is
 /// dropped and nothing is left to do.
 struct Keeper {
     pid: u32,
@@ -366,16 +363,15 @@ struct Keeper {
 }
 
 impl Keeper {
-    /// Of the process with this id.
+    /// For the process with this id.
     fn new(pid: u32) -> Self {
         Self { pid, roster: Arc::default(), reaper: Arc::default() }
     }
 
-    /// Starts the thread if there is none. Where a panic ended it, another one takes over the leases that it
-    /// kept.
+    /// Starts the thread if there is none. If a panic ended the previous one, the new thread takes over its leases.
     ///
     /// # Errors
-    /// If there is no thread to be had.
+    /// If the system starts no thread.
     fn start(
         &self,
         (main, telemetry): (&BackendHandle, &Telemetry),
@@ -406,17 +402,16 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // Every guard holds the engine, so only leases that are kept idle are left. Those of the parent are
-        // not a child's.
+        // Every guard holds the engine, so only idle leases are left. A child does not own those of its parent.
         if self.pid == std::process::id() {
             self.roster.close();
         }
     }
 }
 
-/// What those who look on at one lock are told. A hint only: it may be lost, late or doubled.
+/// The hints for observers of one lock. A hint may be lost, late or doubled.
 ///
-/// Over a connection of its own, which ends with this: those of waiters and holders hear nothing of it.
+/// Uses a separate connection, which closes with it: those of waiters and holders do not receive these hints.
 pub(crate) struct News {
     hints: Box<dyn WakeStream>,
     address: OwnerId,
@@ -424,7 +419,7 @@ pub(crate) struct News {
 }
 
 impl News {
-    /// Waits until there is something to see; one look sees all that was told by then.
+    /// Waits for a hint. One poll after it covers all earlier hints.
     pub(crate) async fn next(&mut self) {
         loop {
             let told = self.hints.next().await;
@@ -436,11 +431,11 @@ impl News {
     }
 }
 
-/// How long a question to the store may stay unanswered: 5 s.
+/// How long a query to the store may stay unanswered: 5 s.
 pub(crate) const QUESTION: Duration = Duration::from_secs(5);
 
-/// How long a place in a queue outlives its waiter at most: 30 s, where very many wait.
+/// How long a place in a queue outlives its waiter at most: 30 s, with a very long queue.
 const PLACE_MAX: Duration = Duration::from_secs(30);
 
-/// How long telling may take: 1 s. Who is not told looks all the same.
+/// How long notifying may take: 1 s. An observer without a hint polls anyway.
 const TELLING: Duration = Duration::from_secs(1);

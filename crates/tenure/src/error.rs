@@ -1,5 +1,5 @@
-//! What goes wrong, by what was asked for: `ConfigError` before anything is sent, `AcquireError`, `HoldError`, `MemoError` and
-//! `ReleaseError`; and `Lost`, which is what a lease says once it has ended.
+//! The errors, by request: `ConfigError` before anything is sent, `AcquireError`, `HoldError`, `MemoError`,
+//! `ReleaseError`; and `Lost`, the error of a lease that has ended.
 
 use std::{
     fmt, io,
@@ -9,33 +9,33 @@ use std::{
 
 use tenure_core::{BackendError, FencingToken, HolderView, LockName, NameError, OwnerId, TimingError};
 
-/// A setting that cannot be honoured; found before anything is sent.
+/// A setting that is not valid, found before anything is sent.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// A bad name.
+    /// The name is not valid.
     #[error(transparent)]
     Name(#[from] NameError),
     /// A ttl outside 100 ms to 24 h.
     #[error(transparent)]
     Ttl(#[from] TimingError),
-    /// A ttl above what the backend accepts.
+    /// A ttl above the maximum of the backend.
     #[error("{backend} accepts a ttl of {max:?} at most{}", parameter.map_or(String::new(), |p| format!("; raise it with ?{p}=")))]
     TtlAboveMaximum {
-        /// Which backend.
+        /// The backend.
         backend: &'static str,
         /// Its maximum.
         max: Duration,
         /// The parameter of its URL that raises it, if there is one.
         parameter: Option<&'static str>,
     },
-    /// A semaphore without a single slot.
+    /// A semaphore without a slot.
     #[error("a semaphore must have at least one slot")]
     NoSlots,
-    /// More slots than the backend can ask for.
+    /// More slots than the backend allows.
     #[error("a semaphore on {backend} has {most} slots at most")]
     TooManySlots {
-        /// Which backend.
+        /// The backend.
         backend: &'static str,
         /// Its maximum.
         most: u32,
@@ -43,7 +43,7 @@ pub enum ConfigError {
     /// A mode that the backend does not have.
     #[error("{backend} has mutexes only: neither read locks nor semaphores")]
     NotShared {
-        /// Which backend.
+        /// The backend.
         backend: &'static str,
     },
     /// A read lock on a backend that has other shared locks.
@@ -51,21 +51,21 @@ pub enum ConfigError {
         "{backend} has no read locks: servers that each count readers would grant a writer at the same time; use a mutex"
     )]
     NoReadLocks {
-        /// Which backend.
+        /// The backend.
         backend: &'static str,
     },
-    /// This lock, or this store, cannot keep a lease while it is not used.
+    /// This lock, or this store, cannot keep an idle lease.
     #[error("{backend}: a lease is not kept idle here: {why}; leave `keep_idle` out")]
     NotIdle {
-        /// Which backend.
+        /// The backend.
         backend: &'static str,
         /// Why not.
         why: &'static str,
     },
-    /// An owner was chosen on a backend that gives each claim one of its own.
+    /// An owner was chosen on a backend that makes a new owner for each claim.
     #[error("{backend} chooses the owner of each claim; leave the owner out")]
     OwnerNotChosen {
-        /// Which backend.
+        /// The backend.
         backend: &'static str,
     },
     /// The owner that was chosen has another lease in this process, or was chosen for several.
@@ -73,40 +73,40 @@ pub enum ConfigError {
         "the owner {owner} has another lease in this process; an owner is for one lease: choose another one"
     )]
     OwnerInUse {
-        /// Which owner.
+        /// The owner.
         owner: OwnerId,
     },
     /// A lease that ends with the process that took it cannot be attached to.
     #[error("a lease of {backend} ends with the process that took it, so another one cannot attach to it")]
     EndsWithProcess {
-        /// Which backend.
+        /// The backend.
         backend: &'static str,
     },
-    /// Several locks were asked for, and none was named.
+    /// Several locks were requested without a name.
     #[error("no lock is named; name at least one")]
     NoNames,
-    /// Several locks were asked for, and one was named twice: it would wait for itself.
+    /// Several locks were requested, with one name twice: the claim would wait for itself.
     #[error("the lock {name} is named twice; name each lock once")]
     NameTwice {
-        /// Which lock.
+        /// The name of the lock.
         name: LockName,
     },
     /// More locks than one claim may name.
     #[error("more than {most} locks are named; name {most} at most")]
     TooManyNames {
-        /// How many may be named.
+        /// The maximum.
         most: usize,
     },
     /// An interval that is zero, or too long.
     #[error("an interval must be 1 ms to 366 days")]
     IntervalOutOfRange,
-    /// A memo that no store takes.
+    /// A memo that is not valid.
     #[error(transparent)]
     Memo(#[from] tenure_core::InvalidMemo),
-    /// What needs memos, on a backend that has none.
+    /// A feature that needs memos, on a backend without memos.
     #[error("{backend} keeps no memos: {why}")]
     NoMemos {
-        /// Which backend.
+        /// The backend.
         backend: &'static str,
         /// Why not.
         why: &'static str,
@@ -117,56 +117,58 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// What a backend said of its URL.
+    /// The reason why a backend refused its URL.
     pub(crate) fn of_url(refused: impl fmt::Display) -> Self {
         Self::Url(refused.to_string())
     }
 }
 
-/// Why a lock was not acquired, or could not be [attached](crate::Lock::attach) to. The caller holds nothing then, and has no
-/// place in the queue.
+/// Why a lock was not acquired, or could not be [attached](crate::Lock::attach) to. The caller then holds nothing
+/// and has no place in the queue.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Other owners held it all the time, or waited for it.
+    /// Other owners held the lock, or waited for it, during the whole wait.
     #[error("not acquired within {waited:.1?}{}", HeldBy(.holder))]
     TimedOut {
-        /// How long we waited.
+        /// How long the caller waited.
         waited: Duration,
-        /// How many were ahead of us when we gave up, if we had a place.
+        /// How many waiters were ahead at the end of the wait, if this one had a place.
         ahead: Option<usize>,
-        /// One of the holders, as last seen, which may be this process. None only if the store has named none.
+        /// One of the holders, as last seen; it may be this process. `None` only if the store has named no holder.
         holder: Option<Box<HolderView>>,
     },
-    /// The request cannot be honoured at all; nothing was sent.
+    /// The request is not valid; nothing was sent.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The store failed, for longer than our patience or for good. A store that missed only the last question of a caller who
-    /// ran out of time has not failed: that is [`TimedOut`](Self::TimedOut).
+    /// The store failed, for longer than the patience or with a permanent error. If only the last request before
+    /// the timeout stayed unanswered, the error is [`TimedOut`](Self::TimedOut).
     #[error("the lock store failed")]
     Store(#[from] BackendError),
-    /// The owner does not hold the lock that was to be attached to: the lease has expired, was broken or released, or never was.
+    /// The owner does not hold the lock to attach to: the lease has expired, was broken or released, or never
+    /// existed.
     #[error(
         "this owner does not hold the lock; the lease has expired or was broken, or the owner or the name is wrong"
     )]
     Gone,
-    /// This process cannot start the thread that renews leases, or it has ended. Nothing was asked of the store.
+    /// This process cannot start the thread that renews leases, or the thread has ended. No request was sent.
     #[error("cannot start the thread that renews leases; check the limits on processes and threads")]
     NoKeeper(#[source] Arc<io::Error>),
 }
 
 impl AcquireError {
-    /// Another owner has the lock: asking again later may succeed. False if the store or the request is at fault.
+    /// True if another owner has the lock: a later attempt may succeed. False if the store or the request is at
+    /// fault.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::TimedOut { .. })
     }
 
-    /// The error of the store, if that has failed: asking again later may succeed.
+    /// The error of the store, if it has failed: a later attempt may succeed.
     pub fn store_error(&self) -> Option<&BackendError> {
         if let Self::Store(error) = self { Some(error) } else { None }
     }
 
-    /// Who has the lock, as last seen.
+    /// The holder of the lock, as last seen.
     pub fn holder(&self) -> Option<&HolderView> {
         if let Self::TimedOut { holder, .. } = self { holder.as_deref() } else { None }
     }
@@ -191,17 +193,17 @@ impl fmt::Display for HeldBy<'_> {
 pub enum Loss {
     /// Its validity ended without a renewal.
     Expired,
-    /// The store says that another owner may have it: it was broken, or the store was replaced.
+    /// The store reports that another owner may have it: it was broken, or the store was replaced.
     Taken,
     /// `max_hold` has passed.
     MaxHold,
-    /// This process is a fork of the one that holds it.
+    /// This process is a fork of the holder.
     Forked,
-    /// Its guard released it. Only the [leases](crate::Lease) that outlive their guard are told so.
+    /// Its guard released it. Only [leases](crate::Lease) that outlive their guard report this.
     Released,
 }
 
-/// A lease that has ended, and why. A former holder knows it at the latest when its validity ends.
+/// A lease that has ended, and why. A former holder detects it when its validity ends, at the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
     cause: Loss,
@@ -219,12 +221,13 @@ impl Lost {
         self.cause
     }
 
-    /// The token that is now worth nothing.
+    /// The token, which is no longer valid.
     pub fn token(&self) -> FencingToken {
         self.token
     }
 
-    /// When this process noticed, on this machine's wall clock. For a log: whether a lease is lost is never decided by it.
+    /// When this process noticed the loss, on this machine's wall clock. For logs: that clock never decides whether
+    /// a lease is lost.
     pub fn at(&self) -> SystemTime {
         // OK because a clock that shows a time past the end of `SystemTime` is no use for a log either.
         SystemTime::UNIX_EPOCH.checked_add(self.at).unwrap_or(SystemTime::UNIX_EPOCH)
@@ -252,55 +255,59 @@ pub enum ReleaseError {
     /// It had ended before.
     #[error("the lease had ended before the release")]
     AlreadyLost(#[source] Lost),
-    /// It could not be said whether the store heard of it. It is tried again in the background; the ttl ends it in any case.
+    /// It is not known whether the store received the release. It is repeated in the background; the ttl ends the
+    /// lease in any case.
     #[error("the store has not confirmed the release; the lock is free after its ttl at the latest")]
     Unknown(#[source] BackendError),
 }
 
-/// Why work under a lock has no result to give: that of [`Lock::hold`](crate::Lock::hold) and [`RunOnce::run`](crate::once::RunOnce::run).
+/// Why work under a lock has no result: the error of [`Lock::hold`](crate::Lock::hold) and
+/// [`RunOnce::run`](crate::once::RunOnce::run).
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HoldError {
     /// The work never began.
     #[error(transparent)]
     Acquire(#[from] AcquireError),
-    /// The lease was lost before the work was done: it was dropped, or its result came too late.
+    /// The lease was lost before the work was done: the work was cancelled, or it finished too late and its result
+    /// was discarded.
     #[error("the lease was lost before the work was done")]
     Lost(#[source] Lost),
-    /// Of a job that is to run once per interval: the store was not told, so it may run again within the interval. With
-    /// [`even_if_failed`](crate::once::RunOnce::even_if_failed) the work did not start; otherwise it has finished.
+    /// The store did not record the run of a job that runs once per interval, so it may run again within the
+    /// interval. With [`even_if_failed`](crate::once::RunOnce::even_if_failed) the work did not start; otherwise it
+    /// has finished.
     #[error("the run was not counted: the job may run again within its interval")]
     NotCounted(#[source] MemoError),
 }
 
 impl HoldError {
-    /// Another owner has the lock: asking again later may succeed.
+    /// True if another owner has the lock: a later attempt may succeed.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Acquire(error) if error.is_busy())
     }
 
-    /// The error of the store, if that has failed before the work began.
+    /// The error of the store, if it failed before the work began.
     pub fn store_error(&self) -> Option<&BackendError> {
         if let Self::Acquire(error) = self { error.store_error() } else { None }
     }
 
-    /// Who has the lock, as last seen.
+    /// The holder of the lock, as last seen.
     pub fn holder(&self) -> Option<&HolderView> {
         if let Self::Acquire(error) = self { error.holder() } else { None }
     }
 }
 
-/// Why a memo was not left.
+/// Why a memo was not stored.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoError {
-    /// No store takes such a memo, or this one takes none; nothing was sent.
+    /// The memo is not valid, or this store has no memos; nothing was sent.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The lease was lost: the memo is not there.
+    /// The lease was lost: the memo was not stored.
     #[error("the lease was lost before the memo was stored")]
     Lost(#[source] Lost),
-    /// The store failed. The memo may be there if the [outcome](BackendError::outcome) is unknown.
+    /// The store failed. The memo may have been stored if the [outcome](BackendError::outcome) is unknown.
     #[error("the memo was not stored")]
     Store(#[source] BackendError),
 }

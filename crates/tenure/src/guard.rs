@@ -19,20 +19,20 @@ use crate::{
 
 /// A held lock: a [`Lease`], to which it derefs, and the duty to release it.
 ///
-/// The lease is renewed every ttl/3 on a thread of its own, whatever the runtime of the holder does. There is one guard for
-/// each acquisition; code that works under the lock is given a [`lease`](Self::lease). So `guard.clone()` is a clone of the
-/// lease, which does not keep the lock.
+/// A separate thread renews the lease every ttl/3, even if the holder's runtime is blocked. There is one guard
+/// for each acquisition; code that works under the lock gets a [`lease`](Self::lease). So `guard.clone()` is a
+/// clone of the lease, which does not keep the lock.
 ///
 /// # Dropping
-/// Stops the renewals immediately and has the lock released in the background, from any thread and without a runtime, or passes
-/// the lease on to the next waiter of this process.
-/// If the release fails, the lease ends after its ttl. Call [`release`](Self::release) to know, and
+/// Stops the renewals immediately. The lock is released in the background, from any thread and without a
+/// runtime, or the lease is passed on to the next waiter of this process. If the release fails, the lease
+/// expires after its ttl. Call [`release`](Self::release) to learn the result, and
 /// [`Locker::flush`](crate::Locker::flush) before the program ends.
 ///
 /// # Forking
-/// A process that was forked holds nothing: each verb of a guard, a lease or a [`Locker`](crate::Locker) that it has from its
-/// parent, and each future that waits, is refused there with [`ErrorKind::Forked`](crate::ErrorKind::Forked), and dropping it
-/// does nothing. Connect anew in the child.
+/// A forked process holds nothing. In the child, each method of an inherited guard, lease or
+/// [`Locker`](crate::Locker), and each future that waits, is refused with
+/// [`ErrorKind::Forked`](crate::ErrorKind::Forked). Dropping them does nothing. Connect anew in the child.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -48,7 +48,7 @@ pub struct Guard {
     engine: Arc<Engine>,
     lease: Lease,
     span: Span,
-    /// The lease is not this guard's to end any more: its release was answered, or it was detached.
+    /// This guard no longer ends the lease: its release was answered, or it was detached.
     done: bool,
 }
 
@@ -58,7 +58,7 @@ impl Guard {
         Self { engine, lease, span, done: false }
     }
 
-    /// Releases the lock; a failure is logged, for what was to be done under it is done, or was not to be done.
+    /// Releases the lock and logs a failure, because the work under it is already done or was never started.
     pub(crate) async fn give_up(self) {
         if let Err(error) = self.release().await {
             tracing::warn!(error = &error as &dyn std::error::Error, "the release failed");
@@ -78,15 +78,16 @@ impl Guard {
         self.lease.clone()
     }
 
-    /// Releases the lock and says truthfully what happened.
+    /// Releases the lock and returns whether the lease had ended before.
     ///
     /// # Timing
     /// No request if the lease is [passed on](crate::Lock::fifo) to the next waiter of this process, or kept
-    /// [idle](crate::Lock::keep_idle); otherwise one request, which may take ttl/3, but no less than 250 ms and no more than 5 s.
+    /// [idle](crate::Lock::keep_idle); otherwise one request, which may take ttl/3, but no less than 250 ms and no
+    /// more than 5 s.
     ///
     /// # Errors
-    /// [`ReleaseError::AlreadyLost`] if the lease had ended before; [`ReleaseError::Unknown`] if the store did not
-    /// answer, and then it is tried again in the background until the lease has expired anyway.
+    /// [`ReleaseError::AlreadyLost`] if the lease had ended before. [`ReleaseError::Unknown`] if the store did
+    /// not answer; the release is then repeated in the background until the lease has expired.
     ///
     /// # Cancel safety
     /// If the future is dropped, the release goes on in the background, as if the guard had been dropped.
@@ -129,11 +130,12 @@ impl Guard {
         }
     }
 
-    /// Stops the renewals and leaves the lease to its ttl: for leases that outlive this process, see [`manual`](crate::manual).
+    /// Stops the renewals and leaves the lease to its ttl: for leases that outlive this process, see
+    /// [`manual`](crate::manual).
     ///
-    /// A [`Lease`] that is still there goes by the clock alone: it learns nothing of what becomes of the lease by hand.
+    /// A [`Lease`] that still exists follows the clock alone: it does not detect manual renewals or releases.
     pub fn detach(mut self) -> Detached {
-        // Of a fork it is its parent's to keep.
+        // The parent process keeps it, not a fork.
         if self.cell().is_ours() {
             self.engine.leave_to_ttl(self.cell());
             self.end(HoldOutcome::Detached, None);
@@ -143,7 +145,7 @@ impl Guard {
         Detached::new(self.engine.clone(), name.clone(), *owner, Some(*token))
     }
 
-    /// It ends here, unless it has ended before, and nothing is left to do.
+    /// The hold ends here, unless it has ended before, and nothing is left to do.
     fn end(&mut self, outcome: HoldOutcome, then: Option<Moment>) {
         self.done = true;
         let outcome = self.cell().ended(outcome, then);
@@ -176,8 +178,8 @@ impl Held for Guard {
     }
 }
 
-/// What a release says of the work before it: it does not count if the lease was gone by then, even if nobody had heard of that.
-/// A release that failed otherwise is no failure of the work.
+/// Whether the work counts after this release: it does not if the lease was gone by then, even if this process
+/// had not detected it. Any other failed release does not fail the work.
 pub(crate) fn held_until_its_release(released: Result<(), ReleaseError>) -> Result<(), Lost> {
     match released {
         Ok(()) => Ok(()),

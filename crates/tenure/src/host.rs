@@ -18,15 +18,16 @@ use tokio::{
     time::Sleep,
 };
 
-/// The machine we run on, for production.
+/// The present machine, for production.
 ///
 /// # Timing
 /// `boot` is `CLOCK_BOOTTIME` on Linux, which counts suspend, and the monotonic clock elsewhere, which counts it on
-/// Apple's systems; `wall` is the real-time clock. `std::time::Instant` is not used: it stops in suspend.
+/// Apple's systems. `wall` is the real-time clock. `std::time::Instant` is not used, because it stops during
+/// suspend.
 ///
-/// Time is real under tokio's paused clock, too: a wait of 2 s takes 2 s of the machine, while a time-out that a test puts
-/// around it by `tokio::time` may come immediately. One warning says so. Such a test takes the module `testing`, of the
-/// feature of that name.
+/// Time is real even under tokio's paused clock: a wait of 2 s takes 2 s of real time, while a timeout that a test
+/// sets around it with `tokio::time` may fire immediately. One warning reports this. Such a test needs the module
+/// `testing`, of the feature of that name.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokioHost;
 
@@ -51,7 +52,7 @@ impl Host for TokioHost {
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
     fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()> {
         let left = move || until.boot.saturating_sub(read(BOOT));
-        // Made when it is first waited for: a store that answers at once costs no timer.
+        // Made on the first poll: a store that answers immediately needs no timer.
         Box::pin(async move {
             if !HAS_LEAPT.load(Ordering::Relaxed) {
                 let wait = left();
@@ -96,7 +97,8 @@ impl Host for TokioHost {
             }
         };
         thread::Builder::new().name(name.into()).spawn(run)?;
-        // The wait is short: until the thread runs and has a runtime. Without one it could do nothing.
+        // The wait is short: until the thread runs and has a runtime. Without the runtime, the thread could do
+        // nothing.
         built.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended at once")))
     }
 
@@ -106,8 +108,8 @@ impl Host for TokioHost {
     }
 }
 
-/// Tokio's clock was seen to leap, as it does where a test has paused it: from then on no runtime's own clock is waited for.
-/// A wait that comes back early again and again would keep a processor busy.
+/// Tokio's clock was seen to jump, as in a test that has paused it. From then on no runtime's clock is used for
+/// waits: a wait that returns early again and again would keep a processor busy.
 static HAS_LEAPT: AtomicBool = AtomicBool::new(false);
 
 fn on_leap() {
@@ -119,7 +121,7 @@ fn on_leap() {
     }
 }
 
-/// A timer of a runtime of our own, whose clock no test can pause.
+/// A timer of a separate runtime, whose clock no test can pause.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 fn real_sleep(wait: Duration) -> Sleep {
     static TIMERS: OnceLock<Handle> = OnceLock::new();

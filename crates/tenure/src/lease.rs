@@ -17,13 +17,13 @@ use crate::{
 
 /// The proof that this process holds a lock, to be passed on: cloneable, `Send` and `Sync`.
 ///
-/// A [`Guard`](crate::Guard) owns the release and derefs to its lease; [`Lock::hold`](crate::Lock::hold) hands
-/// one to the work. A clone neither keeps nor releases the lock. Once the guard has released it, every clone says
-/// [`Loss::Released`](crate::Loss::Released), from the moment *before* the release is sent.
+/// A [`Guard`](crate::Guard) releases the lock and derefs to its lease; [`Lock::hold`](crate::Lock::hold)
+/// passes one to the work. A clone neither keeps nor releases the lock. When the guard releases it, every clone
+/// reports [`Loss::Released`](crate::Loss::Released), from the moment *before* the release is sent.
 ///
 /// # Reentrancy
-/// There are no reentrant locks here. A function that needs the lock takes a `&Lease`: its caller then proves that it holds
-/// the lock, instead of acquiring it a second time and waiting for itself.
+/// Locks are not reentrant. A function that needs the lock takes a `&Lease`: its caller thus proves that it
+/// holds the lock, instead of acquiring it a second time and waiting for itself.
 ///
 /// ```
 /// use tenure::Lease;
@@ -47,7 +47,7 @@ use crate::{
 pub struct Lease {
     cell: Arc<HoldCell>,
     mode: Mode,
-    /// A lease keeps nothing alive.
+    /// A lease does not keep the engine alive.
     engine: Weak<Engine>,
 }
 
@@ -65,12 +65,13 @@ impl Lease {
         &self.cell.grant().name
     }
 
-    /// The owner as the store knows it: new for every lease, unless it was [chosen](crate::Lock::owner), so that it names this
-    /// one and no other, here and in every process.
+    /// The owner as the store knows it. It is new for every lease, unless it was [chosen](crate::Lock::owner),
+    /// so it identifies this lease in every process.
     ///
-    /// Calling this has an effect: a lease whose owner was asked for is released in the store by its guard: it is neither passed on to a waiter of this
-    /// process nor [kept idle](crate::Lock::keep_idle). Otherwise the owner would name the next holder's lease. So ask while the
-    /// guard is held: after its release the lease may have been passed on already, and the owner with it.
+    /// This call has an effect: the guard of the lease will release it in the store, and neither pass it on to
+    /// a waiter of this process nor [keep it idle](crate::Lock::keep_idle). Otherwise the owner would name the
+    /// next holder's lease. Call it while the guard is held: after a release the lease, with its owner, may
+    /// already have been passed on.
     pub fn owner(&self) -> OwnerId {
         self.cell.expose_owner()
     }
@@ -85,27 +86,28 @@ impl Lease {
         self.cell.grant().token
     }
 
-    /// What to show to a fenced resource: the token, and whether it raises the resource's mark. See [`fence`](crate::fence).
+    /// What to show to a fenced resource: the token, and whether it raises the resource's mark. See
+    /// [`fence`](crate::fence).
     ///
-    /// Does not look at the clock, not even when the lease is lost: the resource refuses a former holder as soon as a
-    /// later one has been there. Call [`check`](Self::check) first to save a request.
+    /// Does not check the clock, even when the lease is lost: the resource refuses a former holder as soon as a
+    /// later one has shown its token. Call [`check`](Self::check) first to save a request.
     pub fn pass(&self) -> Pass {
         Pass::new(self.token(), self.mode)
     }
 
-    /// Whether the lease may be believed now. Reads the clock itself, so that it is right even after a suspend of the machine
-    /// and while the runtime is blocked. Sends nothing.
+    /// Whether the lease is valid now. Reads the clock itself, so the answer is right after a suspend of the
+    /// machine and while the runtime is blocked. Sends nothing.
     ///
-    /// True between this call and the end of [`remaining`](Self::remaining), as long as the lock is not released by force. A write that
-    /// takes longer needs the [token](Self::token).
+    /// The lease stays valid from this call to the end of [`remaining`](Self::remaining), unless the lock is
+    /// released by force. A write that takes longer needs the [token](Self::token).
     ///
     /// # Errors
-    /// [`Lost`], and from then on always.
+    /// [`Lost`] once the lease has ended, and on every later call.
     pub fn check(&self) -> Result<(), Lost> {
         self.cell.check()
     }
 
-    /// How long the lease may be believed if no renewal succeeds any more; zero once it is lost or released.
+    /// How long the lease stays valid if no renewal succeeds any more; zero once it is lost or released.
     ///
     /// # Timing
     /// ttl − drift, counted from before the last successful request was sent; drift is ttl/100 + 2 ms.
@@ -113,9 +115,9 @@ impl Lease {
         self.cell.remaining()
     }
 
-    /// Leaves a memo beside the lock, in place of the one that is there: up to 1 KiB of text that
-    /// [`inspect`](crate::Locker::inspect) shows to every client. It outlives the lease: where a holder can be found, or when
-    /// a job ran last.
+    /// Stores a memo with the lock and replaces an earlier one: up to 1 KiB of text that
+    /// [`inspect`](crate::Locker::inspect) shows to every client. It outlives the lease: for example the
+    /// address of a holder, or when a job ran last.
     ///
     /// ```
     /// use std::time::Duration;
@@ -131,18 +133,20 @@ impl Lease {
     /// ```
     ///
     /// # Timing
-    /// Kept for `kept`, 1 ms to 366 days, by the store's clock, and gone afterwards. One request or some, up to 5 s.
+    /// Kept for `kept`, 1 ms to 366 days, by the store's clock, then deleted. Takes one or more requests, up to
+    /// 5 s.
     ///
     /// # Errors
-    /// [`MemoError`]; after [`MemoError::Store`] it may be there, after any other it is not. A store that forgets leases forgets memos.
+    /// [`MemoError`]. After [`MemoError::Store`] the memo may have been stored; after any other error it was
+    /// not. A store that forgets leases forgets memos too.
     ///
     /// # Cancel safety
-    /// The memo may or may not be there.
+    /// The memo may or may not have been stored.
     pub async fn set_memo(&self, text: impl AsRef<str>, kept: Duration) -> Result<(), MemoError> {
         self.leave(&Memo::new(text.as_ref(), kept)?).await
     }
 
-    /// Tells those who look on that there is something to see, in the background.
+    /// Notifies observers in the background that something has changed.
     pub(crate) fn tell_observers(&self) {
         if let Some(engine) = self.engine.upgrade().filter(|engine| engine.is_ours()) {
             engine.host.spawn(engine.telling(self.name()));
@@ -156,31 +160,31 @@ impl Lease {
         leave(&engine, &self.cell, memo).await
     }
 
-    /// True if the last renewal failed: the lease holds, but may be about to be lost.
+    /// True if the last renewal failed: the lease is still valid, but may be lost soon.
     pub fn is_renewal_failing(&self) -> bool {
         self.cell.is_at_risk()
     }
 
-    /// What the last renewal failed with; `None` once one has succeeded again, and if the store has not answered yet.
+    /// The error of the last renewal; `None` after one that succeeded, or if the store has not answered yet.
     pub fn renewal_error(&self) -> Option<BackendError> {
         self.cell.failure()
     }
 
-    /// How its renewals went so far: to choose a ttl by.
+    /// Statistics of its renewals so far, to choose a ttl by.
     ///
-    /// The slowest should take less than ttl/6, after which a renewal counts as failed. Of a lease that is
-    /// [passed on](crate::Lock::fifo) each holder has its own.
+    /// The slowest should take less than ttl/6, after which a renewal counts as failed. Each holder of a lease
+    /// that is [passed on](crate::Lock::fifo) has its own statistics.
     pub fn renewals(&self) -> Renewals {
         self.cell.renewals()
     }
 
-    /// Completes when a renewal has failed: the first of the two signals, the time to finish quickly.
+    /// Completes when a renewal has failed: the first of the two signals, and the time to finish quickly.
     ///
-    /// The lease still holds, and a later renewal may mend it; [`lost`](Self::lost) is the second signal. Ends also when the
-    /// lease is lost or released.
+    /// The lease is still valid, and a later renewal may succeed; [`lost`](Self::lost) is the second signal.
+    /// Completes too when the lease is lost or released.
     ///
     /// # Cancel safety
-    /// Nothing is lost by dropping the future.
+    /// Dropping the future loses nothing.
     pub async fn renewal_failing(&self) {
         self.cell.unless_forked(|| (), self.cell.at_risk()).await;
     }
@@ -188,11 +192,11 @@ impl Lease {
     /// Completes when the lease is lost or released; never while it is held.
     ///
     /// # Timing
-    /// At the end of validity at the latest, even if the store hangs. A runtime that is blocked delays this
-    /// future, but not [`check`](Self::check).
+    /// At the end of validity at the latest, even if the store hangs. A blocked runtime delays this future, but
+    /// not [`check`](Self::check).
     ///
     /// # Cancel safety
-    /// Nothing is lost by dropping the future.
+    /// Dropping the future loses nothing.
     pub async fn lost(&self) -> Lost {
         loop {
             if let Err(lost) = self.expires_within(Duration::ZERO).await {
@@ -201,15 +205,17 @@ impl Lease {
         }
     }
 
-    /// Completes when no more than `margin` of validity is left: the time to stop work that needs as long to stop.
+    /// Completes when no more than `margin` of validity is left: the time to stop work that takes that long to
+    /// stop.
     ///
-    /// Renewals keep more than half of the ttl ahead, so that with a margin of ttl/3 it ends only when they fail.
+    /// Renewals keep more than half of the ttl ahead, so with a margin of ttl/3 it completes only when they
+    /// fail.
     ///
     /// # Errors
-    /// [`Lost`] if nothing is left at all.
+    /// [`Lost`] if no validity is left.
     ///
     /// # Cancel safety
-    /// Nothing is lost by dropping the future.
+    /// Dropping the future loses nothing.
     pub async fn expires_within(&self, margin: Duration) -> Result<(), Lost> {
         self.cell.unless_forked(|| self.cell.check(), self.cell.nearly_lost(margin)).await
     }
@@ -230,14 +236,14 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// Leaves a memo, asked again while the store fails for a moment and the lease lasts. It may be asked for twice: the second one
-/// replaces the first.
+/// Stores a memo, and repeats the request after transient errors while the lease lasts. It may be sent twice:
+/// the second one replaces the first.
 async fn leave(engine: &Engine, cell: &HoldCell, memo: &Memo) -> Result<(), MemoError> {
     let promises = engine.backend.promises();
     if let Memos::None(why) = promises.memo {
         return Err(ConfigError::NoMemos { backend: promises.backend, why }.into());
     }
-    // By the clock that does not step: it is patience, and no belief.
+    // By the clock that does not step: this limits a wait, not validity.
     let began = engine.host.now();
     let mut pauses: Option<Backoff> = None;
     loop {
@@ -259,11 +265,11 @@ async fn leave(engine: &Engine, cell: &HoldCell, memo: &Memo) -> Result<(), Memo
     }
 }
 
-/// The store says that this lease has ended. The watchdog finds out too, later.
+/// The store reports that this lease has ended. The watchdog detects it later, too.
 fn gone(engine: &Engine, cell: &HoldCell) -> MemoError {
     let taken = || Lost::new(Loss::Taken, cell.grant().token, engine.host.now().wall);
     MemoError::Lost(cell.check().err().unwrap_or_else(taken))
 }
 
-/// How long a memo may take, in several attempts: 5 s.
+/// How long storing a memo may take, in several attempts: 5 s.
 const PATIENCE: Duration = Duration::from_secs(5);

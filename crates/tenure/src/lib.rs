@@ -1,9 +1,11 @@
-//! Distributed locks as leases, with fencing tokens, on what you already run.
+//! Distributed locks as leases, with fencing tokens, on a store that you already run.
 //!
-//! A lock here is a **lease**: a right with an end. Two promises come with it. *A holder knows*: from a clock
-//! reading taken before its request left, it knows until when it may believe, and hears of a loss at that instant
-//! at the latest. *A former holder is harmless*: every grant carries a [`FencingToken`] that grows with every grant
-//! of that lock, for the resource to check.
+//! Every lock is a **lease**: it expires after its ttl (10 s by default) unless it is renewed, so a crashed process
+//! blocks others for no longer. The library renews it in the background while you work.
+//!
+//! *A holder detects a loss in time.* It counts the ttl from before its request was sent, so its deadline is never
+//! later than the store's. *A former holder is harmless.* Every grant carries a [`FencingToken`], which grows with
+//! every grant of that lock. The resource refuses a smaller token than it has seen.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,8 +18,8 @@
 //! ```
 //!
 //! # What is not promised
-//! Exclusion while a process is stopped, or between a check and the write that follows it, cannot be had from any
-//! lock service: give the token to the resource, see [`fence`]. A holder whose lock was released by force may still work for a
+//! No lock service can exclude others while a process is stopped, or between a check and the write that follows it.
+//! Give the token to the resource; see [`fence`]. After a release by force, the former holder may work on for a
 //! moment.
 //!
 //! # Where to begin
@@ -31,22 +33,22 @@
 //! | to hold it | [`Lock::hold`] around the work, or [`Lock::acquire`] for a [`Guard`] |
 //! | code that works under the lock | a [`Lease`], passed on by its caller |
 //! | what the lock protects | [`fence`]: the resource refuses the token of a former holder |
-//! | to look on | [`Locker::inspect`], [`Locker::list`], [`Locker::watch`] |
+//! | to observe locks | [`Locker::inspect`], [`Locker::list`], [`Locker::watch`] |
 //! | a program without a runtime | [`blocking`] |
 //! | a lease that outlives its process | [`manual`] |
-//! | a backend of your own | [`backend::Backend`], which goes into [`Locker::new`] |
+//! | your own backend | [`backend::Backend`], for [`Locker::new`] |
 //!
 //! # Features
-//! `sqlite`, `redis`, `redlock`, `postgres`, `mysql`, `zookeeper`, `etcd`, `memory`: a store each, none on by default. `serde`: names,
-//! tokens, owners, views and findings can be written as JSON, in the shapes that `tenure ls --json` prints, and a store is
-//! read from its URL in a file of settings. `testing`:
-//! the module of that name, a clock and a store for the tests of your program. `metrics`:
-//! what happens is counted.
+//! `sqlite`, `redis`, `redlock`, `postgres`, `mysql`, `zookeeper`, `etcd`, `memory`: one store each, none by
+//! default. `serde`: names, tokens, owners, views and findings serialize to JSON, as `tenure ls --json` prints
+//! them, and a store is read from its URL in a settings file. `testing`: the module of that name, with a clock and
+//! a store for the tests of your program. `metrics`: counters and histograms of what the locks do.
 //!
 //! # Observability
-//! Through `tracing`: a span for each acquisition, hold and renewal, which says how it ended, at the level `DEBUG`; and a
-//! warning of each lease that was lost. With the feature `metrics`, through the crate of that name: waits, holds, renewals,
-//! losses and queues. `docs/guides/observe.md` in the repository has all names and labels, and what to alert on.
+//! Through `tracing`: a span for each acquisition, hold and renewal at the level `DEBUG`, with its outcome, and a
+//! warning for each lease that was lost. With the feature `metrics`, through the crate of that name: waits, holds,
+//! renewals, losses and queues. `docs/guides/observe.md` in the repository lists all names and labels, and what to
+//! alert on.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -97,15 +99,15 @@ pub use options::{Progress, WaitStatus};
 pub use several::{AllOf, AnyOf, Guards, Leases};
 pub use tenure_core::{BackendError, ErrorKind, FencingToken, Label, LockName, OwnerId};
 
-/// What the store shows of locks, and what a person should know of the store.
+/// Views of locks, as the store reports them, and findings about the store.
 pub mod view {
     pub use tenure_core::{Adoption, Finding, HolderView, LockView, MemoView, Mode, Severity, WaiterView};
 
     pub use crate::{machine::hold::Renewals, watch::Watch};
 }
 
-/// For authors of backends: the contract of a backend and of its host. [`Locker::new`](crate::Locker::new) takes a backend of
-/// your own.
+/// For authors of backends: the contract of a backend and of its host. [`Locker::new`](crate::Locker::new) takes
+/// your own backend.
 pub mod backend {
     pub use tenure_core::{
         Absent, Asker, Audience, Backend, BackendHandle, BoxFuture, Claim, ClaimAnswer, EndOfGrant, Forward,
@@ -122,5 +124,7 @@ pub mod backend {
 pub mod command {
     pub use tenure_core::{Shown, Unstopped, shown, suspend};
 
+    #[cfg(feature = "sqlite")]
+    pub use crate::connect::sqlite::Volume;
     pub use crate::locker::this_process;
 }

@@ -23,8 +23,8 @@ use crate::{
 /// A lock in one mode, ready to be acquired: made by [`Locker::mutex`](crate::Locker::mutex),
 /// [`Locker::semaphore`](crate::Locker::semaphore) and [`RwLock`](crate::RwLock).
 ///
-/// Holds nothing itself, and can be acquired as often as one likes. Settings are checked when it is acquired, before
-/// anything is sent.
+/// It holds nothing itself, and can be acquired any number of times. An acquisition checks the settings before
+/// it sends anything.
 ///
 /// ```
 /// use std::time::Duration;
@@ -65,30 +65,29 @@ impl Lock {
         Self { mode: Ok(mode), ..self.clone() }
     }
 
-    /// The length of the lease. Default 10 s: a crash blocks the lock for no longer, and two renewals may fail. Where the
-    /// store's [maximum](crate::backend::Promises::max_ttl) is less than that, it is the default.
+    /// The length of the lease. Default 10 s: a crash blocks the lock for no longer, and two renewals may fail.
+    /// If the store's [maximum](crate::backend::Promises::max_ttl) is shorter, it is the default.
     ///
     /// # Timing
-    /// 100 ms to 24 h, and no more than the store's maximum: a longer one is refused when the lock is acquired. Renewed every
-    /// ttl/3 while held.
+    /// 100 ms to 24 h, and no more than the store's maximum: acquiring with a longer one is refused. Renewed
+    /// every ttl/3 while held.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = Some(ttl);
         self
     }
 
-    /// Ends the lease after this long, counted from the grant, whatever the holder does: renewals stop, and the loss is
-    /// [`Loss::MaxHold`](crate::Loss::MaxHold). For work that may hang. Default: never, because work ends when it
-    /// ends.
+    /// Ends the lease after this long, counted from the grant, even if the holder still works: renewals stop,
+    /// and the loss is [`Loss::MaxHold`](crate::Loss::MaxHold). For work that may hang. Default: no limit.
     #[must_use]
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.options.max_hold = Some(max_hold);
         self
     }
 
-    /// How long to wait for the lock at most. Default: without a bound. Zero asks once. When the limit has passed, an acquisition fails with
-    /// [`AcquireError::TimedOut`], which names the holder; nothing is held or queued then. The work under the lock may take as
-    /// long as it likes: see [`max_hold`](Self::max_hold).
+    /// The longest wait for the lock. Default: no limit. Zero asks once. After the limit, an acquisition fails
+    /// with [`AcquireError::TimedOut`], which names the holder; it then holds nothing and has no place in the
+    /// queue. This does not limit the work under the lock: see [`max_hold`](Self::max_hold).
     ///
     /// ```
     /// use std::time::Duration;
@@ -107,24 +106,26 @@ impl Lock {
         self
     }
 
-    /// How long the store may fail in a row while a caller waits. Default: as long as the caller waits, and 30 s if that is
-    /// without a bound: longer than a fail-over, and shorter than a person waits without a word.
+    /// How long the store may fail in a row while a caller waits. Default: as long as the caller waits, or 30 s
+    /// if it waits without a limit. 30 s is longer than a failover.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.options.patience = Some(patience);
         self
     }
 
-    /// First come, first served also within this process: no lease is passed on from one of its holders to the next.
+    /// Waiters in this process also acquire in FIFO order: no holder passes its lease on to the next one.
     ///
-    /// Without it, the waiters of one [`Locker`](crate::Locker) for one [mutex](crate::Locker::mutex) take turns with one
-    /// lease, each with a token of its own: up to 128 turns, and none later than 10 ms after the lease was acquired. Then the
-    /// store grants it to others. So a waiter of another process may be overtaken for 10 ms and one hold at most, where the store has an
-    /// [order](crate::backend::Promises::order); a lease that may be kept [idle](Self::keep_idle) is passed on until its process is told that
-    /// another process waits. Of a locker's waiters only the first has a place in the store's queue, with this and without it.
+    /// Without it, the waiters of one [`Locker`](crate::Locker) for one [mutex](crate::Locker::mutex) share one
+    /// lease in turns, each with its own token: up to 128 turns, and none later than 10 ms after the lease was
+    /// acquired. Then the store grants it to others. So a waiter of another process may be overtaken for at
+    /// most 10 ms and one hold, where the store has an [order](crate::backend::Promises::order). A lease that
+    /// may be kept [idle](Self::keep_idle) is passed on until its process is notified that another process
+    /// waits. With and without this setting, only the first waiter of a locker has a place in the store's
+    /// queue.
     ///
-    /// Changes nothing on stores that mint a token for each [place](crate::backend::Minting::Place), and for locks other than
-    /// mutexes: there each lease has one holder.
+    /// Changes nothing on stores that mint a token for each [place](crate::backend::Minting::Place), and for
+    /// locks other than mutexes: each lease has one holder there.
     #[must_use]
     pub fn fifo(mut self) -> Self {
         if self.options.queueing == LocalQueueing::HandOver {
@@ -133,26 +134,28 @@ impl Lock {
         self
     }
 
-    /// Keeps the lease for so long after a release that finds no waiter, before it is released: an acquisition in this
-    /// process meanwhile needs no request. Default: not at all.
+    /// Keeps the lease for this long after a release that finds no waiter: an acquisition in this process
+    /// during that time needs no request. Default: the lease is released immediately.
     ///
-    /// Each holder has a token of its own, as with [local turns](Self::fifo). The first waiter elsewhere tells this
-    /// process, which then releases the lease immediately, or when its holder is done: within a round trip and a hint, on
-    /// `sqlite` within 100 ms, and if the hint is lost when the waiter asks again, 2 s later at most.
+    /// Each holder has its own token, as with [local turns](Self::fifo). The first waiter in another process
+    /// notifies this process, which releases the lease immediately, or when its holder is done. That takes a
+    /// round trip and a hint, on `sqlite` up to 100 ms. If the hint is lost, the waiter asks again at most 2 s
+    /// later.
     ///
-    /// The first lease of a process is never kept: it does not listen for hints yet.
+    /// The first lease of a process is never kept, because the process does not receive hints yet.
     ///
     /// # What it costs
-    /// * A process that dies meanwhile blocks the lock for what is left of the ttl, though no work was under way.
-    /// * `tenure show` names this process as the holder, and a [`try_acquire`](Self::try_acquire) elsewhere finds the lock
-    ///   held; it tells the holder too, so the next one may find it free.
-    /// * A waiter elsewhere may be passed by waiters of this process until the hint is there.
+    /// * If the process dies during that time, the lock is blocked for the rest of the ttl, although no work
+    ///   was under way.
+    /// * `tenure show` names this process as the holder, and a [`try_acquire`](Self::try_acquire) in another
+    ///   process finds the lock held. It notifies the holder, so the next one may find the lock free.
+    /// * Waiters of this process may overtake a waiter of another process until the hint arrives.
     ///
-    /// [`Locker::flush`](crate::Locker::flush) releases such leases, and so does dropping the last [`Locker`](crate::Locker)
-    /// and lock.
+    /// [`Locker::flush`](crate::Locker::flush) releases such leases, and so does dropping the last
+    /// [`Locker`](crate::Locker) and lock.
     ///
     /// Only for mutexes without [`fifo`](Self::fifo) and [`max_hold`](Self::max_hold), on stores that mint a
-    /// token on [entry](crate::backend::Minting::Entry); anything else is refused when the lock is acquired.
+    /// token on [entry](crate::backend::Minting::Entry). Acquiring any other lock with this setting is refused.
     ///
     /// ```
     /// use std::time::Duration;
@@ -173,23 +176,25 @@ impl Lock {
         self
     }
 
-    /// Asks under this owner instead of a new one, so that another process can repeat the claim if its answer is lost: a
-    /// claim under the owner that holds is granted the same lease again, extended to the full ttl. Where tokens are
-    /// minted on [entry](crate::backend::Minting::Entry), with a larger token.
+    /// Acquires under this owner instead of a new one, so that another process can repeat the claim if its
+    /// answer is lost. A claim under the owner that holds the lock is granted the same lease again, extended to
+    /// the full ttl. Where tokens are minted on [entry](crate::backend::Minting::Entry), it gets a larger
+    /// token.
     ///
-    /// Choose a new one for every lease, as [`Locker::new_owner`](crate::Locker::new_owner) makes them, and keep it where the
-    /// other process finds it. Never use one for two claims at the same time: the one that gives up ends the other. A release
-    /// that comes late ends what was taken under the same owner afterwards: after a future of it was dropped,
-    /// [`flush`](crate::Locker::flush) before it is used again. It is released until the store has answered once, so a claim whose
-    /// answer was lost may still be granted after that.
+    /// Choose a new owner for every lease, as [`Locker::new_owner`](crate::Locker::new_owner) makes them, and
+    /// store it where the other process finds it. Never use one owner for two claims at the same time: if one
+    /// of them is withdrawn, it ends the other. A late release ends a later lease of the same owner. So after
+    /// you drop a future of this owner, [`flush`](crate::Locker::flush) before you use the owner again. The
+    /// background release ends when the store has answered once, so a claim whose answer was lost may still be
+    /// granted after that.
     ///
-    /// It takes no [turns](Self::fifo). If the owner was not made by this `Locker` it may hear of its turn late: it
-    /// then asks every 2 s, and on Redis may be passed once by the waiter behind it.
+    /// It takes no [turns](Self::fifo). If this `Locker` did not make the owner, its waiter may miss hints: it
+    /// then asks every 2 s, and on Redis the waiter behind it may overtake it once.
     ///
     /// # Errors
     /// Acquiring is refused with [`ConfigError::OwnerNotChosen`] where the store does not
-    /// [promise](crate::backend::Promises::chosen_owner) it (Redlock, ZooKeeper), and with [`ConfigError::OwnerInUse`] while a guard of
-    /// this process has a lease of that owner.
+    /// [promise](crate::backend::Promises::chosen_owner) it (Redlock, ZooKeeper). It is refused with
+    /// [`ConfigError::OwnerInUse`] while a guard of this process has a lease of that owner.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -216,14 +221,15 @@ impl Lock {
         self
     }
 
-    /// Where the waiting can be watched from elsewhere: how many are ahead, and who holds the lock. See [`Progress`].
+    /// Shows the state of the wait to other tasks: how many waiters are ahead, and who holds the lock. See
+    /// [`Progress`].
     #[must_use]
     pub fn progress(mut self, progress: &Progress) -> Self {
         self.options.progress = Some(progress.clone());
         self
     }
 
-    /// Waits until this process holds the lock, for as long as [`within`](Self::within) says.
+    /// Waits until this process holds the lock, up to the limit of [`within`](Self::within).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -235,16 +241,17 @@ impl Lock {
     /// ```
     ///
     /// # Timing
-    /// In the order of arrival where the backend promises it. Validity is counted from the moment the last request was
-    /// *sent*. The future does nothing before it is polled, borrows nothing, and can be spawned.
+    /// In the order of arrival where the backend promises it. Validity is counted from the moment the last
+    /// request was *sent*. The future does nothing before it is polled, borrows nothing, and can be spawned.
     ///
     /// # Errors
-    /// [`AcquireError::Config`] before anything is sent; [`AcquireError::TimedOut`] after [`within`](Self::within);
-    /// [`AcquireError::Store`] if the store fails for good, or in a row for longer than the [`patience`](Self::patience).
+    /// [`AcquireError::Config`] before anything is sent; [`AcquireError::TimedOut`] after
+    /// [`within`](Self::within); [`AcquireError::Store`] if the store fails with a permanent error, or in a row
+    /// for longer than the [`patience`](Self::patience).
     ///
     /// # Cancel safety
     /// Dropping the future loses the place in the queue. A grant that was already on its way is released in the
-    /// background; if that fails too, it ends after one ttl.
+    /// background; if that fails too, it expires after one ttl.
     pub fn acquire(&self) -> impl Future<Output = Result<Guard, AcquireError>> + Send + use<> {
         verbs::acquire(self)
     }
@@ -275,17 +282,18 @@ impl Lock {
     /// Runs `work` while the lock is held, then releases the lock and waits for the store's answer to that, even if
     /// clones of the lease live on.
     ///
-    /// The future that `work` makes is dropped as soon as the lease is lost, at the end of validity at the latest.
-    /// What it spawned or blocks on is not stopped: give the token to the resource.
+    /// If the lease is lost, the future that `work` makes is dropped immediately, at the end of validity at the
+    /// latest. Tasks that it spawned and blocking calls are not stopped: give the token to the resource.
     ///
     /// # Timing
     /// Waits for the lock as [`acquire`](Self::acquire) does.
     ///
     /// # Errors
-    /// [`HoldError::Acquire`] if the work never began; [`HoldError::Lost`] if the lease was lost before the work was done:
-    /// the work was dropped, or its late result is discarded. So it is if only the release finds the lease gone: another holder may
-    /// have been inside by then. A release that fails otherwise is logged, and is no error of the work; if it is not known
-    /// whether it arrived, it is tried again in the background.
+    /// [`HoldError::Acquire`] if the work never began. [`HoldError::Lost`] if the lease was lost before the
+    /// work was done: the work was cancelled, or it finished too late and its result was discarded. The same
+    /// error is returned if only the release finds the lease gone, because another holder may have had the lock
+    /// by then. Any other failed release is logged and does not fail the work; if it is not known whether the
+    /// store received it, it is repeated in the background.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and then the guard.
@@ -334,7 +342,7 @@ impl Lock {
         verbs::try_hold(self, work)
     }
 
-    /// As [`acquire_for`](Self::acquire_for), but `max_hold` does not count yet: [`cap`](Self::cap) has it begin.
+    /// As [`acquire_for`](Self::acquire_for), but `max_hold` does not count yet: [`cap`](Self::cap) starts it.
     pub(crate) async fn acquire_uncapped(&self, budget: Option<Duration>) -> Result<Guard, AcquireError> {
         let mut uncapped = self.clone();
         uncapped.options.max_hold = None;
@@ -348,7 +356,7 @@ impl Lock {
         }
     }
 
-    /// Which lock; why there is none of that name.
+    /// The name of the lock, or why it is not valid.
     pub(crate) fn name(&self) -> Result<&LockName, ConfigError> {
         self.name.as_ref().map_err(Clone::clone)
     }
@@ -358,7 +366,7 @@ impl Lock {
         self.options.owner
     }
 
-    /// The name that was given, for people.
+    /// The name as it was given, for messages.
     pub(crate) fn named(&self) -> String {
         self.name.as_ref().map_or_else(ToString::to_string, ToString::to_string)
     }
@@ -379,25 +387,25 @@ impl Lock {
         self.engine.backend.promises()
     }
 
-    /// What the store shows of it.
+    /// The state of the lock, as the store reports it.
     pub(crate) async fn inspect(&self) -> Result<LockView, BackendError> {
         let refused =
             |why: &ConfigError| BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, why.to_string());
         self.engine.inspect(self.name.as_ref().map_err(refused)?).await
     }
 
-    /// What is told of it from now on; nothing if the store cannot be reached, or tells nothing.
+    /// Hints for this lock from now on; `None` if the store cannot be reached, or sends no hints.
     pub(crate) async fn news(&self) -> Option<News> {
         let news = self.engine.news(self.name.as_ref().ok()?).await;
         news.inspect_err(|error| tracing::debug!(%error, "nothing is heard of this lock")).ok().flatten()
     }
 
-    /// Who asks, in one line for people.
+    /// The label of this client, in one line for messages.
     pub(crate) fn who(&self) -> String {
         self.options.label.to_string()
     }
 
-    /// Refuses what cannot be asked of this store; sends nothing.
+    /// Refuses settings that this store does not have; sends nothing.
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         self.request(None).map(drop)
     }
@@ -475,7 +483,7 @@ impl Acquirable for Lock {
     }
 }
 
-/// A read-write lock: many readers or one writer. A reader that comes after a waiting writer waits behind it, so that writers
+/// A read-write lock: many readers or one writer. A new reader queues behind a waiting writer, so that writers
 /// are not starved. For the same reason a reader that asks for a second read lock may wait for itself: pass its
 /// [`Lease`](crate::Lease) on instead.
 ///
@@ -488,12 +496,13 @@ impl RwLock {
         Self(lock)
     }
 
-    /// The lock as a reader takes it: together with other readers.
+    /// The lock in read mode, which other readers can hold at the same time.
     pub fn read(&self) -> Lock {
         self.0.with_mode(Mode::READ)
     }
 
-    /// The lock as a writer takes it: alone. The same lock as [`Locker::mutex`](crate::Locker::mutex) of that name.
+    /// The lock in write mode, which excludes all others. It is the same lock as the
+    /// [`Locker::mutex`](crate::Locker::mutex) of that name.
     pub fn write(&self) -> Lock {
         self.0.with_mode(Mode::Exclusive)
     }

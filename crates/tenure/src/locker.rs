@@ -24,12 +24,12 @@ use crate::{
 
 /// A connected store of locks, made by [`connect`](crate::connect) or by the builder of a store.
 ///
-/// Make one for each store and clone it: clones share the connection, the thread that renews leases, and the local queue of
-/// waiters. Two of one store are like two processes.
+/// Make one for each store and clone it: clones share the connection, the thread that renews leases, and the local
+/// queue of waiters. Two `Locker`s for the same store behave like two separate processes.
 ///
 /// # Dropping
-/// The thread ends when the last clone and the last guard are gone and everything that was dropped has been released. A
-/// program that ends calls [`flush`](Self::flush) before.
+/// The thread ends when the last clone and the last guard are dropped and all their leases have been released. Call
+/// [`flush`](Self::flush) before the program ends.
 #[derive(Clone)]
 pub struct Locker {
     engine: Arc<Engine>,
@@ -37,38 +37,38 @@ pub struct Locker {
 }
 
 impl Locker {
-    /// A locker on a backend of your own; [`connect`](crate::connect) makes one from a URL.
+    /// A locker on your own backend; [`connect`](crate::connect) makes one from a URL.
     pub fn new(backend: BackendHandle, host: Arc<dyn Host>) -> Self {
         Self { engine: Arc::new(Engine::new(backend, host)), label: Arc::new(this_process()) }
     }
 
-    /// The same store, with this label on all locks made from here.
+    /// The same store, with this label on all locks made from the returned value.
     #[must_use]
     pub fn with_label(&self, label: Label) -> Self {
         Self { engine: self.engine.clone(), label: Arc::new(label) }
     }
 
-    /// From now on metrics have the label `lock`: for this `Locker`, its clones and all that is made from them. Call it
-    /// before the first lock is made.
+    /// From now on metrics have the label `lock`, for this `Locker`, its clones and everything made from them. Call
+    /// it before the first lock is made.
     ///
-    /// For a program that has few locks: each has 32 metrics, 19 of them histograms. The first 100 names have metrics of
-    /// their own, and keep them while this `Locker` lives; all others are counted together, without the label. Names such as
-    /// `orders/42` use them up.
+    /// For a program with few locks: each has 32 metrics, 19 of them histograms. The first 100 names get separate
+    /// metrics while this `Locker` lives; all other locks are counted together, without the label. Names such as
+    /// `orders/42` use up the 100.
     #[cfg(feature = "metrics")]
     pub fn metrics_by_lock(&self) {
         self.engine.telemetry().metrics.split_by_lock();
     }
 
-    /// A lock that one owner holds at a time. A name is 1 to 512 bytes of UTF-8 without control characters; the lock need
-    /// not be created.
+    /// A lock with one holder at a time. A name is 1 to 512 bytes of UTF-8 without control characters. Locks need
+    /// not be created first.
     ///
-    /// Not reentrant: a task that holds the lock and acquires it again waits for itself. It passes its
+    /// Not reentrant: a task that holds the lock and acquires it again waits for itself. Pass its
     /// [`Lease`](crate::Lease) on instead.
     pub fn mutex(&self, name: impl AsRef<str>) -> Lock {
         self.lock(name.as_ref(), Ok(Mode::Exclusive)).taking_turns()
     }
 
-    /// A lock that many readers or one writer hold at a time. Not on Redlock.
+    /// A lock that many readers or one writer hold at a time. Redlock does not have it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -83,8 +83,8 @@ impl Locker {
         RwLock::new(self.lock(name.as_ref(), Ok(Mode::Exclusive)))
     }
 
-    /// A lock that up to `slots` owners hold at a time. All should name the same number; the smallest among the holders and
-    /// the one that asks counts. Holders are not fenced from each other.
+    /// A lock with up to `slots` holders at a time. All clients should name the same number; otherwise the smallest
+    /// among the holders and the client that asks applies. Holders are not fenced from each other.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -100,8 +100,8 @@ impl Locker {
         self.lock(name.as_ref(), limit.map(|limit| Mode::Shared { limit: Some(limit) }))
     }
 
-    /// Several mutexes, to be held at the same time: all or none. Every process takes them in the order of their names, so that no two
-    /// wait for each other. Up to 64 names, each once.
+    /// Several mutexes, to be held at the same time: all or none. Every process acquires them in the order of their
+    /// names, so no deadlock is possible between them. Up to 64 names, each once.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -115,7 +115,7 @@ impl Locker {
         AllOf::new(self.engine.clone(), self.mutexes(names))
     }
 
-    /// Several mutexes, of which the first that is free is taken. Up to 64 names, each once.
+    /// Several mutexes, of which the first free one is acquired. Up to 64 names, each once.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -135,13 +135,13 @@ impl Locker {
         names.into_iter().take(several::MOST + 1).map(|name| self.mutex(name)).collect()
     }
 
-    /// An election: the candidates wait in a queue, and one of them leads. The leader can say where it is found. See
+    /// An election: the candidates wait in a queue, and one of them leads. The leader can publish its address. See
     /// [`Election`].
     pub fn election(&self, name: impl AsRef<str>) -> Election {
         Election::new(self.mutex(name))
     }
 
-    /// A job that is to run once per interval, on one of many hosts. See [`RunOnce`].
+    /// A job that runs once per interval, on one of many hosts. See [`RunOnce`].
     pub fn once(&self, name: impl AsRef<str>) -> RunOnce {
         RunOnce::new(self.mutex(name))
     }
@@ -151,13 +151,13 @@ impl Locker {
         Lock::new(self.engine.clone(), name, mode, self.label.clone())
     }
 
-    /// What the store promises: modes, order, what a restart does, the longest ttl. Sends nothing.
+    /// What the store promises: modes, order, the effect of a restart, the longest ttl. Sends nothing.
     pub fn promises(&self) -> Promises {
         self.engine.backend.promises()
     }
 
-    /// Holders, queue and fence of one lock, as the store saw them when it was asked. For people and programs that look on:
-    /// it may be old when it arrives.
+    /// Holders, queue and last token of one lock, as the store reports them. For people and for monitoring: the
+    /// answer may be out of date when it arrives.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -177,7 +177,7 @@ impl Locker {
     /// The store's, and [`Invalid`](crate::ErrorKind::Invalid) for a name that is not valid.
     ///
     /// # Cancel safety
-    /// Nothing is changed.
+    /// Changes nothing.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockView, BackendError> {
         let name = checked(name.as_ref())?;
         self.engine.inspect(&name).await
@@ -186,14 +186,14 @@ impl Locker {
     /// Every lock that is held or waited for and whose name starts with `prefix`, by name.
     ///
     /// # Timing
-    /// May take 60 s, where other questions may take 5 s: some stores are walked in bounded steps, key by key, so that
-    /// they can serve others meanwhile.
+    /// May take 60 s, where other queries may take 5 s: some stores are scanned in bounded steps, key by key, so
+    /// that they can serve other clients between them.
     ///
     /// # Errors
     /// The store's.
     ///
     /// # Cancel safety
-    /// Nothing is changed.
+    /// Changes nothing.
     pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockView>, BackendError> {
         let prefix = prefix.as_ref();
         let mut views = self.ask(WALK, || self.engine.backend.list(prefix)).await?;
@@ -209,10 +209,11 @@ impl Locker {
         &self.engine.host
     }
 
-    /// Takes the lock from its holders, who are told immediately, and says who they were.
+    /// Releases the lock by force and returns its former holders, which are notified immediately.
     ///
-    /// **Overrides exclusion**: a former holder may work on until it hears of it. Only its token protects then, which
-    /// is smaller than every later one. The first waiter acquires it immediately.
+    /// **Overrides exclusion**: a former holder may work on until it detects the loss. Until then only the fencing
+    /// token protects the resource, because every later token is larger. The first waiter acquires the lock
+    /// immediately.
     ///
     /// # Errors
     /// The store's, and [`Invalid`](crate::ErrorKind::Invalid) for a name that is not valid.
@@ -224,39 +225,39 @@ impl Locker {
         self.ask(QUESTION, || self.engine.backend.break_lock(&name)).await
     }
 
-    /// What a person should know about the store and our assumptions about it; empty if all is well.
+    /// Findings about the store and about the conditions that the locks need; empty if all is well.
     ///
     /// # Errors
-    /// The store's: it could not be looked at.
+    /// The store's, if it could not be examined.
     ///
     /// # Cancel safety
-    /// Nothing is changed.
+    /// Changes nothing.
     pub async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
         self.ask(QUESTION, || self.engine.backend.diagnose()).await
     }
 
-    /// Rewrites the store's record of settings to those of this client, and says how long to wait before asking again;
-    /// zero if it is done. For a person who changed the settings of all clients on purpose.
+    /// Rewrites the store's record of settings to those of this client, and returns how long to wait before the
+    /// next call; zero if it is done. For an operator who changed the settings of all clients on purpose.
     ///
     /// # Errors
     /// The store's; [`Unsupported`](crate::ErrorKind::Unsupported) if it keeps no such record.
     ///
     /// # Cancel safety
-    /// The record may or may not be rewritten; asking again goes on where it was.
+    /// The record may or may not be rewritten; the next call continues from there.
     pub async fn adopt(&self) -> Result<Adoption, BackendError> {
         self.ask(QUESTION, || self.engine.backend.adopt()).await
     }
 
-    /// The lease of an owner at a lock, as another process has [detached](crate::Guard::detach) from it. Nothing is sent: whether
-    /// there is such a lease is found by what is asked of it.
+    /// The lease of an owner, which another process has [detached](crate::Guard::detach). Sends nothing: only a
+    /// later request shows whether there is such a lease.
     ///
     /// # Errors
-    /// [`ConfigError::Name`] for a name that no lock can have.
+    /// [`ConfigError::Name`] if the name is not valid.
     pub fn detached(&self, name: impl AsRef<str>, owner: OwnerId) -> Result<Detached, ConfigError> {
         Ok(Detached::new(self.engine.clone(), LockName::new(name.as_ref())?, owner, None))
     }
 
-    /// A new owner, of 128 random bits, for a claim that is to be [repeatable](crate::Lock::owner).
+    /// A new owner, of 128 random bits, for a claim that can be [repeated](crate::Lock::owner).
     pub fn new_owner(&self) -> OwnerId {
         self.engine.new_owner()
     }
@@ -265,7 +266,7 @@ impl Locker {
         view.holders.iter_mut().for_each(|holder| self.engine.recognise(holder));
     }
 
-    /// One request, asked again only while the store is busy for a moment.
+    /// One request, repeated only while the store reports a transient overload.
     async fn ask<A, F>(&self, timeout: Duration, ask: impl FnMut() -> F) -> Result<A, BackendError>
     where
         F: Future<Output = Result<A, BackendError>>,
@@ -273,26 +274,27 @@ impl Locker {
         self.engine.request(self.engine.host.now(), timeout, ask).await
     }
 
-    /// Releases the leases that are kept [idle](crate::Lock::keep_idle), and waits until everything that was dropped is known to
-    /// be released or expired, for at most `limit`; true if so. Leases that are held or detached do not count.
+    /// Releases the leases that are kept [idle](crate::Lock::keep_idle), and waits up to `limit` until everything
+    /// that was dropped has been released or has expired; true if so. Leases that are held or detached do not
+    /// count.
     ///
-    /// Call it before a process ends that dropped guards or acquisitions, or that released on a quorum: a release is done
-    /// once a quorum has answered, and nodes that have not heard of it keep the lock until its ttl has passed.
+    /// Call it before the program ends if it dropped guards or acquisitions, or released on a quorum. A release is
+    /// done when a quorum has answered; nodes that did not receive it keep the lock until its ttl has passed.
     ///
     /// # Cancel safety
-    /// The releases go on.
+    /// The releases continue.
     pub async fn flush(&self, limit: Duration) -> bool {
         self.engine.drain(limit).await
     }
 }
 
-/// Shows the store, and how much is kept at the moment of leases, waiters and requests under way: all zero once nothing is held, waited
-/// for or being released.
+/// Shows the store, and the current numbers of leases, waiters and requests under way. All are zero when nothing is
+/// held, waited for or being released.
 impl fmt::Debug for Locker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Locker");
         shown.field("backend", &self.promises().backend);
-        // A child of a fork locks nothing: another thread of its parent may have had it locked.
+        // The child of a fork takes no mutex: another thread of its parent may have held it at the fork.
         if self.engine.is_ours() {
             for (name, size) in self.engine.sizes() {
                 shown.field(name, &size);
@@ -302,8 +304,8 @@ impl fmt::Debug for Locker {
     }
 }
 
-/// Host, pid, user and program of this process: the label that its locks have by default, which others see when they ask for
-/// the holder. [`Lock::label`](crate::Lock::label) sets another one.
+/// Host, pid, user and program of this process: the default label of its locks, which other clients see as the
+/// holder. [`Lock::label`](crate::Lock::label) sets another one.
 pub fn this_process() -> Label {
     LABEL.clone()
 }
@@ -321,6 +323,5 @@ static LABEL: LazyLock<Label> = LazyLock::new(|| {
     Label::new(&host, std::process::id(), &user, &command.to_string_lossy())
 });
 
-/// How long a walk over all locks may take: 60 s, because a server that does other work too is walked in many bounded
-/// steps.
+/// How long a scan of all locks may take: 60 s, because a busy server is scanned in many bounded steps.
 const WALK: Duration = Duration::from_secs(60);

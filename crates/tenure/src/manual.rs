@@ -1,8 +1,8 @@
-//! Leases that outlive the process that took them, renewed and released by hand.
+//! Leases that outlive the process that acquired them, renewed and released manually.
 //!
-//! A process takes a lock and [detaches](crate::Guard::detach) from it; another one, or a person, goes on: it is told the name
-//! of the lock and the [`owner`](Detached::owner), renews the lease, releases it, or [attaches](crate::Lock::attach) to it and
-//! holds it like any other.
+//! One process acquires a lock and [detaches](crate::Guard::detach) from it. Another process, or a person, gets the
+//! name of the lock and the [`owner`](Detached::owner). It then renews the lease, releases it, or
+//! [attaches](crate::Lock::attach) to it and holds it like any other.
 //!
 //! ```
 //! use std::time::Duration;
@@ -28,7 +28,7 @@ use tenure_core::{
 
 use crate::engine::{Engine, QUESTION, request::invalid};
 
-/// A lease without a guard: nothing renews it but [`renew`](Self::renew), and dropping this changes nothing. Made by
+/// A lease without a guard. Only [`renew`](Self::renew) renews it, and dropping this value changes nothing. Made by
 /// [`Guard::detach`](crate::Guard::detach) and [`Locker::detached`](crate::Locker::detached).
 #[derive(Clone)]
 pub struct Detached {
@@ -48,17 +48,17 @@ impl Detached {
         Self { engine, name, owner, token }
     }
 
-    /// Which lock; where a store makes a semaphore of so many mutexes, that of the slot.
+    /// The name of the lock. Where a store builds a semaphore from several mutexes, the name of the slot.
     pub fn name(&self) -> &LockName {
         &self.name
     }
 
-    /// The owner that holds the lease: what another process needs to know of it beside the name of the lock.
+    /// The owner that holds the lease. Another process needs it and the name of the lock.
     pub fn owner(&self) -> OwnerId {
         self.owner
     }
 
-    /// The fencing token of the lease; `None` if another process has detached it.
+    /// The fencing token of the lease; `None` if another process detached it.
     pub fn token(&self) -> Option<FencingToken> {
         self.token
     }
@@ -69,11 +69,11 @@ impl Detached {
     /// One request, up to 5 s.
     ///
     /// # Errors
-    /// The store's, and [`ErrorKind::Invalid`] for a ttl out of its range, and for a lease with which guards of this process
-    /// [take turns](crate::Lock::fifo).
+    /// The store's. [`ErrorKind::Invalid`] for a ttl out of range, and for a lease that guards of this process
+    /// [share in turns](crate::Lock::fifo).
     ///
     /// # Cancel safety
-    /// It may or may not be extended.
+    /// The lease may or may not be extended.
     pub async fn renew(&self, ttl: Duration) -> Result<Renewal, BackendError> {
         let ttl = Timing::new(ttl).map_err(invalid)?.ttl();
         self.must_have_one_holder()?;
@@ -88,16 +88,18 @@ impl Detached {
     /// One request, up to 5 s.
     ///
     /// # Errors
-    /// The store's, and [`ErrorKind::Invalid`] for a lease with which guards of this process [take turns](crate::Lock::fifo).
+    /// The store's. [`ErrorKind::Invalid`] for a lease that guards of this process [share in
+    /// turns](crate::Lock::fifo).
     ///
     /// # Cancel safety
-    /// It may or may not be released.
+    /// The lease may or may not be released.
     pub async fn release(&self) -> Result<Released, BackendError> {
         self.must_have_one_holder()?;
         self.engine.release((&self.name, self.owner), self.engine.host.now(), QUESTION).await
     }
 
-    /// A lease that is passed on has one owner and many holders: by its owner any of them could end another's (L4).
+    /// A lease that is passed on has one owner and many holders: by its owner, one holder could end the lease of
+    /// another (L4).
     fn must_have_one_holder(&self) -> Result<(), BackendError> {
         self.engine.must_be_ours()?;
         if self.engine.is_shared(&self.name, self.owner) {

@@ -1,4 +1,4 @@
-//! `RunOnce`: a job that is to run once per interval, on one of many hosts.
+//! `RunOnce`: a job that runs once per interval, on one of many hosts.
 
 use std::time::Duration;
 
@@ -12,19 +12,20 @@ use crate::{
     verbs::Held,
 };
 
-/// A job that is to run once per interval, on one of many hosts. Made by [`Locker::once`](crate::Locker::once).
+/// A job that runs once per interval, on one of many hosts. Made by [`Locker::once`](crate::Locker::once).
 ///
-/// It is a mutex of the same name, with a [memo](crate::Lease::set_memo) of the last run that counted. A run within the interval is skipped.
+/// It is a mutex of the same name, with a [memo](crate::Lease::set_memo) of the last run that counted. A run within
+/// the interval is skipped.
 ///
 /// # What is promised
-/// Between the starts of two runs that succeeded lies the interval at least, by the store's clock, as long as the store keeps
-/// its memos. A run that failed, or whose lease was lost, does not count: the next one runs.
+/// The starts of two successful runs are at least one interval apart, by the store's clock, as long as the store
+/// keeps its memos. A run that failed, or whose lease was lost, does not count: the job runs again.
 ///
 /// # What is not promised
-/// A store that lost its memory, such as a Redis that was restarted without persistence, may have the job run again. So may a
-/// run that succeeded and could not be noted: its process was killed in between, or the store did not answer. A job that must
-/// never run twice checks the [token](Lease::token) where it writes. On etcd an interval is rounded up to whole seconds, and may
-/// begin anew when its leader changes.
+/// A store that lost its data, such as a Redis that was restarted without persistence, may let the job run again.
+/// So may a successful run that was not recorded, because its process was killed first or the store did not answer.
+/// A job that must never run twice checks the [token](Lease::token) where it writes. On etcd an interval is rounded
+/// up to whole seconds, and may begin anew when its leader changes.
 ///
 /// # Example: a nightly job on several hosts
 /// ```
@@ -49,12 +50,12 @@ pub struct RunOnce {
     even_if_failed: bool,
 }
 
-/// What became of one call of [`RunOnce::run`].
+/// The outcome of one call of [`RunOnce::run`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunOutcome<R> {
     /// The job ran, with this result.
     Ran(R),
-    /// It did not run, because it ran a while ago.
+    /// The job did not run, because the last run is more recent than the interval.
     Skipped(LastRun),
 }
 
@@ -68,11 +69,11 @@ impl<R> RunOutcome<R> {
     }
 }
 
-/// The run that counted last.
+/// The last run that counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LastRun {
-    /// Who ran it, for people.
+    /// The holder that ran it, for people.
     pub by: String,
     /// How long ago it began.
     pub ago: Duration,
@@ -83,38 +84,38 @@ impl RunOnce {
         Self { lock: lock.fifo(), every: Duration::ZERO, even_if_failed: false }
     }
 
-    /// The interval, from the start of one run that counts to the start of the next: 1 ms to 366 days. There is no default.
-    /// Give the same one everywhere; of two different ones the shorter one counts.
+    /// The interval, from the start of one run that counts to the start of the next: 1 ms to 366 days. There is no
+    /// default. Use the same interval on every host; of two different ones the shorter one applies.
     #[must_use]
     pub fn interval(self, every: Duration) -> Self {
         Self { every, ..self }
     }
 
-    /// Counts a run from the moment that it starts, whatever becomes of it: at most one *start* per interval. For work of which
-    /// a second attempt is worse than none.
+    /// Counts a run from its start, even if it fails: at most one *start* per interval. For work that is better
+    /// skipped than repeated.
     #[must_use]
     pub fn even_if_failed(self) -> Self {
         Self { even_if_failed: true, ..self }
     }
 
-    /// With settings of the lock: `once.with(|lock| lock.ttl(…).label(…))`. Defaults are those of
+    /// Sets options of the lock: `once.with(|lock| lock.ttl(…).label(…))`. Defaults are those of
     /// [`Locker::mutex`](crate::Locker::mutex).
     #[must_use]
     pub fn with(self, set: impl FnOnce(Lock) -> Lock) -> Self {
         Self { lock: set(self.lock).fifo(), ..self }
     }
 
-    /// Runs `work` under the lock, unless a run counts that began within the interval. Waits for one that is under way, and
-    /// then looks again.
+    /// Runs `work` under the lock, unless a run that counts began within the interval. If another host is running
+    /// the job, it waits for the end of that run and checks again.
     ///
     /// # Timing
     /// A skip is one request. Waits for the lock as [`Lock::acquire`] does.
     ///
     /// # Errors
-    /// [`HoldError::Acquire`] if the work never began; [`HoldError::Lost`] if the lease was lost before it was done, as
-    /// in [`Lock::hold`], and then the run does not count; [`HoldError::NotCounted`] if it is done, but the store did not take
-    /// the memo: it may run again within the interval. A `work` that answers `Err` has failed, and is
-    /// [`RunOutcome::Ran`] with its error.
+    /// [`HoldError::Acquire`] if the work never began. [`HoldError::Lost`] if the lease was lost before it was
+    /// done, as in [`Lock::hold`]; then the run does not count. [`HoldError::NotCounted`] if it is done, but the
+    /// store did not take the memo: it may run again within the interval. A `work` that returns `Err` has failed,
+    /// and the result is [`RunOutcome::Ran`] with its error.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and then the guard; the run does not count.
@@ -133,13 +134,13 @@ impl RunOnce {
         Ok(RunOutcome::Ran(out))
     }
 
-    /// Takes the lock, unless a run counts.
+    /// Acquires the lock, unless a run counts.
     pub(crate) async fn begin(&self) -> Result<Result<Guard, LastRun>, HoldError> {
         if let Some(last) = self.last().await? {
             return Ok(Err(last));
         }
         let guard = self.lock.acquire().await?;
-        // Another one may have run it while we waited.
+        // Another client may have run it during the wait.
         if let Some(last) = self.last().await? {
             guard.give_up().await;
             return Ok(Err(last));
@@ -150,7 +151,7 @@ impl RunOnce {
         Ok(Ok(guard))
     }
 
-    /// A run has ended that took so long: counts it if it succeeded, and releases the lock.
+    /// Ends a run that took this long: counts it if it succeeded, and releases the lock.
     pub(crate) async fn end(&self, guard: Guard, is_success: bool, took: Duration) -> Result<(), HoldError> {
         guard.check().map_err(HoldError::Lost)?;
         if is_success && !self.even_if_failed {
@@ -159,17 +160,19 @@ impl RunOnce {
         held_until_its_release(guard.release().await).map_err(HoldError::Lost)
     }
 
-    /// The last run that counts, if it began within the interval: then it is not time yet. For a program that takes the lock
-    /// itself, which asks once more when it holds it: then no run can begin before it has given the lock back.
+    /// The last run that counts, if it began within the interval: then the job is not due. For a program that
+    /// acquires the lock itself. Such a program calls this again while it holds the lock, because then no other run
+    /// can begin before its release.
     ///
     /// # Timing
     /// One request, up to 5 s.
     ///
     /// # Errors
-    /// [`HoldError::Acquire`] for an interval or a name that is not valid, a store without memos, and for the store's errors.
+    /// [`HoldError::Acquire`] for an interval or a name that is not valid, for a store without memos, and for the
+    /// store's errors.
     ///
     /// # Cancel safety
-    /// Nothing is changed.
+    /// Changes nothing.
     #[doc(hidden)]
     pub async fn last(&self) -> Result<Option<LastRun>, HoldError> {
         self.check().map_err(AcquireError::from)?;
@@ -177,20 +180,20 @@ impl RunOnce {
         Ok(view.memo.as_ref().and_then(CountedRun::read).and_then(|counted| counted.within(self.every)))
     }
 
-    /// Makes a run count that began so long ago: the counterpart of [`last`](Self::last). The lease is that of the lock of this
-    /// name.
+    /// Counts a run that began this long ago: the counterpart of [`last`](Self::last). The lease must be of the
+    /// lock of this name.
     ///
     /// # Timing
-    /// One request or some, up to 5 s.
+    /// One or more requests, up to 5 s.
     ///
     /// # Errors
     /// [`HoldError::NotCounted`]: the run may be repeated within the interval.
     ///
     /// # Cancel safety
-    /// It may or may not count.
+    /// The run may or may not count.
     #[doc(hidden)]
     pub async fn count(&self, lease: &Lease, began: Duration) -> Result<(), HoldError> {
-        // Our clock may run faster than the store's (A1).
+        // This clock may run faster than the store's (A1).
         let Some(left) = self.every.checked_sub(began - began / 100).filter(|left| !left.is_zero()) else {
             return Ok(());
         };
@@ -200,7 +203,7 @@ impl RunOnce {
         lease.leave(&memo).await.map_err(HoldError::NotCounted)
     }
 
-    /// What is wrong before anything is sent.
+    /// Finds wrong settings before anything is sent.
     fn check(&self) -> Result<(), ConfigError> {
         Memo::new("", self.every).map_err(|_| ConfigError::IntervalOutOfRange)?;
         let promises = self.lock.promises();
@@ -211,7 +214,7 @@ impl RunOnce {
     }
 }
 
-/// How the memo of a run begins.
+/// The beginning of the memo of a run.
 const MARK: &str = "ran, once every ";
 
 /// A run that counts, from its memo.
@@ -221,7 +224,7 @@ struct CountedRun {
 }
 
 impl CountedRun {
-    /// `None` for a memo that another program has left.
+    /// `None` for a memo of another program.
     fn read(memo: &MemoView) -> Option<Self> {
         let (every, rest) = memo.text.strip_prefix(MARK)?.split_once(" ms, after ")?;
         let (began, by) = rest.split_once(" ms, by ")?;
@@ -230,7 +233,7 @@ impl CountedRun {
         Some(Self { every: every?, run })
     }
 
-    /// A memo is there for as long as its own interval lasts, counted by the store. A shorter one is counted here.
+    /// The store deletes a memo after the interval that it was written with. A shorter interval is applied here.
     fn within(self, every: Duration) -> Option<LastRun> {
         (every >= self.every || self.run.ago < every).then_some(self.run)
     }
@@ -257,7 +260,7 @@ mod tests {
         }
     }
 
-    /// With another interval than its own, a run counts for the shorter one of both.
+    /// A run counts for the shorter of its own interval and the other one.
     #[test]
     fn of_two_intervals_the_shorter_one_counts() {
         let text = "ran, once every 10000 ms, after 1000 ms, by x";

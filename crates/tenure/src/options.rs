@@ -1,4 +1,4 @@
-//! Settings of a lock, and a window on its waiting.
+//! Settings of a lock, and the progress of its wait.
 
 use std::{
     sync::{Arc, Mutex},
@@ -7,17 +7,16 @@ use std::{
 
 use tenure_core::{BackendError, HolderView, Label, LockName, Moment, OwnerId, locked};
 
-/// How long the store may fail in a row under a caller that waits without a bound: 30 s, longer than a fail-over and
-/// shorter than a person waits without news.
+/// How long the store may fail in a row while a caller waits without a limit: 30 s, longer than a failover.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How the waiters of one process queue for a lock where the store mints tokens in blocks. Such a store
-/// grants tokens for those behind the first waiter too, so that they can share its lease, and only that one
-/// needs a place in the store's queue. Where a token belongs to a place
-/// ([`Minting::Place`](tenure_core::Minting::Place)), each waiter needs a place and a lease of its own.
+/// How the waiters of one process queue for a lock where the store mints tokens in blocks. Such a store also grants
+/// tokens for the waiters behind the first one, so that they can share its lease; only the first needs a place in
+/// the store's queue. Where a token belongs to a place ([`Minting::Place`](tenure_core::Minting::Place)), each
+/// waiter needs its own place and its own lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocalQueueing {
-    /// Not at all: each waiter asks the store, if the store has places for all.
+    /// No local queue: each waiter asks the store, which has places for all.
     Off,
     /// Only the first waiter asks the store.
     Fifo,
@@ -25,21 +24,21 @@ pub(crate) enum LocalQueueing {
     HandOver,
 }
 
-/// Settings; every default with its reason.
+/// Settings of a lock. Every default has its reason.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// `None`: [`Promises::default_ttl`](tenure_core::Promises::default_ttl).
     pub(crate) ttl: Option<Duration>,
     /// Never: work ends when it ends.
     pub(crate) max_hold: Option<Duration>,
-    /// How long to wait; `None`: without a bound.
+    /// How long to wait; `None`: without a limit.
     pub(crate) within: Option<Duration>,
-    /// `None`: as long as the caller waits, and [`PATIENCE`] if that is without a bound.
+    /// `None`: as long as the caller waits, and [`PATIENCE`] if it waits without a limit.
     pub(crate) patience: Option<Duration>,
     pub(crate) label: Arc<Label>,
     pub(crate) progress: Option<Progress>,
     pub(crate) queueing: LocalQueueing,
-    /// How long a lease is kept when it has nothing to do; `None`: not at all.
+    /// How long an idle lease is kept; `None`: not at all.
     pub(crate) idle: Option<Duration>,
     /// `None`: a new one for every claim.
     pub(crate) owner: Option<OwnerId>,
@@ -61,7 +60,7 @@ impl Options {
         }
     }
 
-    /// Those who wait elsewhere see in the label whether the holder wants to hear of them.
+    /// Waiters in other processes read in the label whether to notify the holder.
     pub(crate) fn mark_label(&mut self) {
         let idles = self.idle.is_some();
         if self.label.idles != idles {
@@ -70,11 +69,11 @@ impl Options {
     }
 }
 
-/// What a waiter last heard.
+/// The last answer to a waiter.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct WaitStatus {
-    /// How many are ahead in the queue; `None` before the first answer.
+    /// How many waiters are ahead in the queue; `None` before the first answer.
     pub ahead: Option<usize>,
     /// One of the holders.
     pub holder: Option<HolderView>,
@@ -82,8 +81,8 @@ pub struct WaitStatus {
     pub failing: Option<BackendError>,
 }
 
-/// Shows the waiting of an acquisition: hand it to [`Lock::progress`](crate::Lock::progress), and look from
-/// elsewhere.
+/// Shows the progress of a wait. Pass it to [`Lock::progress`](crate::Lock::progress), and read it from another
+/// task.
 ///
 /// ```
 /// use std::time::Duration;
@@ -108,29 +107,29 @@ struct ProgressState {
 }
 
 impl Progress {
-    /// Shows nothing yet.
+    /// Shows no wait yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What the waiter last heard; `None` before it has had to wait.
+    /// The last answer to the waiter; `None` before it has had to wait.
     pub fn latest(&self) -> Option<WaitStatus> {
         locked(&self.0).latest.clone()
     }
 
-    /// The lock that was asked for last, which is one of [several](crate::Locker::all); `None` before the
-    /// first request.
+    /// The lock of the last request, which is one of [several](crate::Locker::all); `None` before the first
+    /// request.
     pub fn name(&self) -> Option<LockName> {
         locked(&self.0).name.clone()
     }
 
-    /// When the oldest request was sent that has no answer yet, or of those that failed in a row; `None`
-    /// while the store answers. A store that hangs is seen here before its request times out.
+    /// When the oldest request without an answer was sent, or the first of those that failed in a row; `None` while
+    /// the store answers. It shows a store that hangs before the request times out.
     pub fn unanswered_since(&self) -> Option<Moment> {
         locked(&self.0).unanswered_since
     }
 
-    /// Shows what the store answered, or that it failed once more.
+    /// Shows the answer of the store, or that it failed once more.
     pub(crate) fn show(&self, waiting: WaitStatus) {
         let mut state = locked(&self.0);
         if waiting.failing.is_none() {
@@ -139,18 +138,18 @@ impl Progress {
         state.latest = Some(waiting);
     }
 
-    /// An acquisition begins: what was not answered before does not concern it.
+    /// An acquisition begins: earlier requests without an answer do not count.
     pub(crate) fn begin(&self, name: &LockName) {
         let mut state = locked(&self.0);
         (state.name, state.unanswered_since) = (Some(name.clone()), None);
     }
 
-    /// A request is on its way.
+    /// A request was sent.
     pub(crate) fn on_sent(&self, now: Moment) {
         locked(&self.0).unanswered_since.get_or_insert(now);
     }
 
-    /// The request is not answered yet, because of this.
+    /// The request has no answer yet, because of this error.
     pub(crate) fn on_trouble(&self, error: &BackendError) {
         let nothing = || WaitStatus { ahead: None, holder: None, failing: None };
         locked(&self.0).latest.get_or_insert_with(nothing).failing = Some(error.clone());

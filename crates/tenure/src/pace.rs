@@ -1,19 +1,19 @@
-//! `PollPace`: when a program that looks on asks the store again.
+//! `PollPace`: when an observer polls the store again.
 
 use std::time::Duration;
 
 use tenure_core::{Host, Moment};
 
-/// No program asks more often than this: 10 ms.
+/// The shortest interval between two polls: 10 ms.
 const LEAST: Duration = Duration::from_millis(10);
 
-/// Immediately at first, and then once in a period, counted from question to question: what lasts for a
-/// period is seen.
+/// Polls immediately at first, and then once per period, counted from poll to poll: a state that lasts for a period
+/// is seen.
 #[derive(Clone)]
 pub(crate) struct PollPace {
     period: Duration,
     asked_at: Option<Moment>,
-    /// There was a hint, and no answer since.
+    /// A hint arrived, and no answer since.
     is_hinted: bool,
 }
 
@@ -22,8 +22,7 @@ impl PollPace {
         Self { period: period.max(LEAST), asked_at: None, is_hinted: false }
     }
 
-    /// Asks when it is time, or sooner if there is a hint. A question that is dropped is asked again when it
-    /// was due.
+    /// Polls when that is due, or earlier after a hint. A query that was dropped is repeated when it was due.
     pub(crate) async fn ask<A>(
         &mut self,
         host: &dyn Host,

@@ -17,13 +17,13 @@ use crate::{
 
 /// Several mutexes, to be held at the same time: all or none. Made by [`Locker::all`](crate::Locker::all).
 ///
-/// They are taken one after the other, in the order of their names. Every process that takes several locks this way takes
-/// them in the same order, so that none of them waits for another that waits for it. A program that holds one of the locks
-/// and then asks for several breaks that order: it should name all of them together.
+/// They are acquired one after the other, in the order of their names. Every process that acquires several locks
+/// this way uses the same order, so no deadlock is possible between them. A program that holds one of the locks and
+/// then asks for several breaks that order: name all of them together.
 ///
-/// While it waits for one lock it holds those before it, and others wait for those.
+/// While it waits for one lock, it holds those before it, and other clients wait for those.
 ///
-/// # Example: money goes from one account to another
+/// # Example: a transfer between two accounts
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let locks = tenure::connect("memory:").await?;
@@ -40,7 +40,7 @@ use crate::{
 #[derive(Clone)]
 pub struct AllOf {
     engine: Arc<Engine>,
-    /// In the order in which they are taken.
+    /// In the order of acquisition.
     locks: Result<Vec<Lock>, ConfigError>,
 }
 
@@ -49,8 +49,8 @@ impl AllOf {
         Self { engine, locks: in_order(locks) }
     }
 
-    /// With settings, the same for each lock: [`ttl`](Lock::ttl), [`label`](Lock::label) and the others.
-    /// [`max_hold`](Lock::max_hold) counts from when all are held.
+    /// Sets options, the same for each lock: [`ttl`](Lock::ttl), [`label`](Lock::label) and the others.
+    /// [`max_hold`](Lock::max_hold) counts from when all locks are held.
     ///
     /// ```
     /// use std::time::Duration;
@@ -67,9 +67,9 @@ impl AllOf {
         Self { locks: self.locks.and_then(set_all), ..self }
     }
 
-    /// How long to wait for all of them together at most. Default: without a bound. Zero asks once for each. When the limit has
-    /// passed, an acquisition fails with [`AcquireError::TimedOut`], which names a holder of the lock that it did not get;
-    /// nothing is held or queued then.
+    /// The longest wait for all of them together. Default: no limit. Zero asks once for each. After the limit, an
+    /// acquisition fails with [`AcquireError::TimedOut`], which names a holder of the lock that was not acquired;
+    /// the caller then holds nothing and has no place in a queue.
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
         self.with(|lock| lock.within(limit))
@@ -77,16 +77,18 @@ impl AllOf {
 
     /// Waits until this process holds all of the locks.
     ///
-    /// If one that it holds already is lost while it waits for another, it releases what it has and begins anew.
+    /// If a lock that it already holds is lost while it waits for another, it releases all of them and begins anew.
     ///
     /// # Timing
-    /// Waits in each lock's queue in turn, for as long as [`within`](Self::within) says. One lock costs one request at least.
+    /// Waits in each lock's queue in turn, up to the limit of [`within`](Self::within). One lock costs at least one
+    /// request.
     ///
     /// # Errors
-    /// As [`Lock::acquire`]; nothing is held then. [`ConfigError::NameTwice`] and the like before anything is sent.
+    /// As [`Lock::acquire`]; nothing is held then. [`ConfigError::NameTwice`] and similar errors before anything is
+    /// sent.
     ///
     /// # Cancel safety
-    /// As [`Lock::acquire`]; what was held already is released in the background.
+    /// As [`Lock::acquire`]; locks that were already held are released in the background.
     pub fn acquire(&self) -> impl Future<Output = Result<Guards, AcquireError>> + Send + use<> {
         verbs::acquire(self)
     }
@@ -102,8 +104,8 @@ impl AllOf {
         verbs::try_acquire(self)
     }
 
-    /// Runs `work` while all locks are held, then releases them. The future that `work` makes is dropped as soon as one of the
-    /// leases is lost; see [`Lock::hold`].
+    /// Runs `work` while all locks are held, then releases them. The future that `work` makes is dropped
+    /// immediately when one of the leases is lost; see [`Lock::hold`].
     ///
     /// # Timing
     /// Waits as [`acquire`](Self::acquire) does.
@@ -164,7 +166,7 @@ impl Acquirable for AllOf {
                 locks.iter().zip(guards.iter()).for_each(|(lock, lease)| lock.cap(lease.cell()));
                 return Ok(guards);
             }
-            // Not in the background: who is told that it has nothing has left nothing behind (L8).
+            // Not in the background: a caller that gets nothing must leave nothing behind (L8).
             let _ = guards.release().await;
             gathered?;
             let waited = began.elapsed(self.engine.host.now());
@@ -176,7 +178,7 @@ impl Acquirable for AllOf {
 }
 
 impl AllOf {
-    /// Takes one after the other, until all are held or one of them is lost.
+    /// Acquires one after the other, until all are held or one of them is lost.
     async fn gather(
         &self,
         locks: &[Lock],
@@ -202,11 +204,11 @@ impl AllOf {
 
 /// Several locks that are held at the same time: [`Leases`], to which it derefs, and the duty to release them.
 ///
-/// Made by [`AllOf::acquire`](crate::AllOf::acquire), or from one [`Guard`]. When one of the leases is lost, the others are
-/// still renewed and keep others out until this is released or dropped.
+/// Made by [`AllOf::acquire`](crate::AllOf::acquire), or from one [`Guard`]. When one of the leases is lost, the
+/// others are still renewed and exclude other clients until this value is released or dropped.
 ///
 /// # Dropping
-/// Has every lock released in the background, as the drop of each [`Guard`] does.
+/// Every lock is released in the background, as by dropping each [`Guard`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -228,22 +230,22 @@ impl Guards {
         Self { guards, leases }
     }
 
-    /// The leases, to be passed on to code that works under the locks. They do not keep the locks.
+    /// The leases, for code that works under the locks. They do not keep the locks.
     pub fn leases(&self) -> Leases {
         self.leases.clone()
     }
 
-    /// Releases all locks, at the same time, and says truthfully what happened.
+    /// Releases all locks at the same time, and returns whether a lease had ended before.
     ///
     /// # Timing
     /// As [`Guard::release`] of the slowest.
     ///
     /// # Errors
-    /// [`ReleaseError::AlreadyLost`] if one of the leases had ended before; otherwise [`ReleaseError::Unknown`] if the store
-    /// did not answer for one of them. Those that can be released are.
+    /// [`ReleaseError::AlreadyLost`] if one of the leases had ended before; otherwise [`ReleaseError::Unknown`] if
+    /// the store did not answer for one of them. All others are released.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the releases go on in the background.
+    /// If the future is dropped, the releases continue in the background.
     pub async fn release(self) -> Result<(), ReleaseError> {
         let answers = join_all(self.guards.into_iter().map(Guard::release)).await;
         let mut failed = Ok(());
@@ -307,11 +309,11 @@ impl fmt::Debug for Guards {
     }
 }
 
-/// The proof that this process holds several locks at the same time, to be passed on: cloneable, `Send` and `Sync`.
+/// The proof that this process holds several locks at the same time: cloneable, `Send` and `Sync`.
 ///
-/// A [`Guards`](crate::Guards) derefs to it, and [`AllOf::hold`](crate::AllOf::hold) hands one to the work. It is
-/// worth as much as the weakest of its leases: it is lost as soon as one of them is. Every lock has a
-/// [token](Lease::token) of its own, for what that lock protects.
+/// A [`Guards`](crate::Guards) derefs to it, and [`AllOf::hold`](crate::AllOf::hold) passes one to the work. It is
+/// lost as soon as one of its leases is lost. Every lock has its own [token](Lease::token), for the resource that
+/// it protects.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -338,20 +340,20 @@ impl Leases {
         self.0.iter()
     }
 
-    /// The lease of one lock; `None` if that was not named.
+    /// The lease of one lock; `None` if that lock was not named.
     pub fn get(&self, name: impl AsRef<str>) -> Option<&Lease> {
         self.iter().find(|lease| lease.name().as_str() == name.as_ref())
     }
 
-    /// Whether all of them may be believed now. Reads the clock itself, and sends nothing, as [`Lease::check`].
+    /// Whether all of them are valid now. Reads the clock itself, and sends nothing, as [`Lease::check`].
     ///
     /// # Errors
-    /// The loss of one of them, and from then on always.
+    /// The loss of one of them, and the same on every later call.
     pub fn check(&self) -> Result<(), Lost> {
         self.iter().try_for_each(Lease::check)
     }
 
-    /// How long all of them may be believed if no renewal succeeds any more; zero once one is lost or released.
+    /// How long all of them stay valid if no renewal succeeds any more; zero once one is lost or released.
     ///
     /// # Timing
     /// As [`Lease::remaining`], of the one that ends first.
@@ -364,32 +366,33 @@ impl Leases {
         self.iter().any(Lease::is_renewal_failing)
     }
 
-    /// Ends when a renewal of one of them has failed, or one is lost or released; see [`Lease::renewal_failing`].
+    /// Completes when a renewal of one of them has failed, or one is lost or released; see
+    /// [`Lease::renewal_failing`].
     ///
     /// # Cancel safety
-    /// Nothing is lost by dropping the future.
+    /// Dropping the future loses nothing.
     pub async fn renewal_failing(&self) {
         first(self.iter().map(Lease::renewal_failing)).await;
     }
 
-    /// Ends when one of them is lost or released; never while all are held.
+    /// Completes when one of them is lost or released; never while all are held.
     ///
     /// # Timing
     /// As [`Lease::lost`], of the one that is lost first.
     ///
     /// # Cancel safety
-    /// Nothing is lost by dropping the future.
+    /// Dropping the future loses nothing.
     pub async fn lost(&self) -> Lost {
         first(self.iter().map(Lease::lost)).await
     }
 
-    /// Ends when no more than `margin` of validity is left of one of them; see [`Lease::expires_within`].
+    /// Completes when no more than `margin` of validity is left of one of them; see [`Lease::expires_within`].
     ///
     /// # Errors
-    /// [`Lost`] if nothing is left at all of one of them.
+    /// [`Lost`] if one of them has no validity left.
     ///
     /// # Cancel safety
-    /// Nothing is lost by dropping the future.
+    /// Dropping the future loses nothing.
     pub async fn expires_within(&self, margin: Duration) -> Result<(), Lost> {
         first(self.iter().map(|lease| lease.expires_within(margin))).await
     }
@@ -404,7 +407,7 @@ impl<'a> IntoIterator for &'a Leases {
     }
 }
 
-/// What the first of them says; never, if there is none.
+/// The result of the first future that completes; never, if there is none.
 async fn first<F: Future>(futures: impl Iterator<Item = F>) -> F::Output {
     let futures: Vec<_> = futures.map(Box::pin).collect();
     if futures.is_empty() {
@@ -413,14 +416,14 @@ async fn first<F: Future>(futures: impl Iterator<Item = F>) -> F::Output {
     select_all(futures).await.0
 }
 
-/// Several mutexes, of which the first that is free is taken. Made by [`Locker::any`](crate::Locker::any).
+/// Several mutexes, of which the first free one is acquired. Made by [`Locker::any`](crate::Locker::any).
 ///
-/// For things of which one is as good as the other, and each has a name: machines, ports, licences. Where they need no
-/// names, take a [semaphore](crate::Locker::semaphore). [`Lease::name`] says which one it is, and its token is one of that
-/// lock.
+/// For named things that are interchangeable: machines, ports, licences. If they need no names, use a
+/// [semaphore](crate::Locker::semaphore). [`Lease::name`] returns which one was acquired, and the token is one of
+/// that lock.
 ///
-/// The free ones are tried in the order in which they were named. If none is free, it waits in all queues at the same time;
-/// when it gets one lock, its places in the other queues are withdrawn.
+/// The free ones are tried in the order in which they were named. If none is free, the client waits in all queues
+/// at the same time. When it gets one lock, its places in the other queues are withdrawn.
 ///
 /// # Example: a free machine
 /// ```
@@ -444,15 +447,16 @@ impl AnyOf {
         Self { engine, locks: checked(locks) }
     }
 
-    /// With settings, the same for each lock: [`ttl`](Lock::ttl), [`label`](Lock::label) and the others.
+    /// Sets options, the same for each lock: [`ttl`](Lock::ttl), [`label`](Lock::label) and the others.
     #[must_use]
     pub fn with(self, set: impl Fn(Lock) -> Lock) -> Self {
         let set_all = |locks: Vec<Lock>| checked(locks.into_iter().map(set).collect());
         Self { locks: self.locks.and_then(set_all), ..self }
     }
 
-    /// How long to wait at most. Default: without a bound. Zero asks once for each. When the limit has passed, an acquisition
-    /// fails with [`AcquireError::TimedOut`], which names a holder of one of the locks; nothing is held or queued then.
+    /// The longest wait. Default: no limit. Zero asks once for each. After the limit, an acquisition fails with
+    /// [`AcquireError::TimedOut`], which names a holder of one of the locks; the caller then holds nothing and has
+    /// no place in a queue.
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
         self.with(|lock| lock.within(limit))
@@ -461,11 +465,12 @@ impl AnyOf {
     /// Waits until this process holds one of the locks.
     ///
     /// # Timing
-    /// Waits in all queues at the same time, for as long as [`within`](Self::within) says. For an instant another lock may be
-    /// granted as well; it is released immediately, in the background.
+    /// Waits in all queues at the same time, up to the limit of [`within`](Self::within). For an instant another
+    /// lock may be granted as well; it is released immediately, in the background.
     ///
     /// # Errors
-    /// As [`Lock::acquire`], once none of the locks can be had any more; an error of some of them is logged. [`ConfigError::NameTwice`] and the like before anything is sent.
+    /// As [`Lock::acquire`], once none of the locks can be acquired any more; errors of single locks are logged.
+    /// [`ConfigError::NameTwice`] and similar errors before anything is sent.
     ///
     /// # Cancel safety
     /// As [`Lock::acquire`], for every queue.
@@ -473,8 +478,8 @@ impl AnyOf {
         verbs::acquire(self)
     }
 
-    /// Asks once for each, one after the other, up to the first that is free; `None` if other owners hold all of them, or wait
-    /// for them. Leaves no place in a queue.
+    /// Asks once for each, one after the other, up to the first free one; `None` if other owners hold all of them,
+    /// or wait for them. Leaves no place in a queue.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), but without patience.
@@ -485,8 +490,8 @@ impl AnyOf {
         verbs::try_acquire(self)
     }
 
-    /// Runs `work` while one of the locks is held, then releases it. The future that `work` makes is dropped as soon as the lease is lost; see
-    /// [`Lock::hold`].
+    /// Runs `work` while one of the locks is held, then releases it. The future that `work` makes is dropped
+    /// immediately when the lease is lost; see [`Lock::hold`].
     ///
     /// # Timing
     /// Waits as [`acquire`](Self::acquire) does.
@@ -539,7 +544,7 @@ impl Acquirable for AnyOf {
         let locks = self.locks.as_ref().map_err(Clone::clone)?;
         locks.iter().try_for_each(Lock::validate)?;
         let began = self.engine.host.now();
-        // First without a place: who waits for all at once is granted all that are free.
+        // First without a place: a client that waits for all at the same time is granted all that are free.
         let waited = || began.elapsed(self.engine.host.now());
         let refused = match try_each(locks).await {
             Ok(guard) => return Ok(guard),
@@ -560,14 +565,14 @@ fn limit_of(locks: &Result<Vec<Lock>, ConfigError>) -> Option<Duration> {
     locks.as_ref().ok().and_then(|locks| locks.first()).and_then(Lock::limit)
 }
 
-/// Asks for one after the other; why none was granted.
+/// Asks for one after the other; if none was granted, returns why.
 async fn try_each(locks: &[Lock]) -> Result<Guard, AcquireError> {
     let mut refused = None;
     for lock in locks {
         match lock.acquire_for(Some(Duration::ZERO)).await {
             Ok(guard) => return Ok(guard),
             Err(error) => {
-                // The others are on the same store: what fails there for now fails for them.
+                // The others are on the same store, so a transient error applies to them too.
                 let is_over = matches!(&error, AcquireError::Store(error) if error.kind().is_transient());
                 refused = Some(graver(refused, error));
                 if is_over {
@@ -579,7 +584,7 @@ async fn try_each(locks: &[Lock]) -> Result<Guard, AcquireError> {
     Err(refused.expect("BUG: at least one was named"))
 }
 
-/// Waits in all queues. Those that are left when one has granted are dropped, and so withdrawn.
+/// Waits in all queues. When one lock is granted, the other claims are dropped and so withdrawn.
 async fn wait_for_all(locks: &[Lock], budget: Option<Duration>) -> Result<Guard, AcquireError> {
     let mut waiting: Vec<_> = locks.iter().map(|lock| Box::pin(lock.acquire_for(budget))).collect();
     let mut refused = None;
@@ -601,7 +606,7 @@ async fn wait_for_all(locks: &[Lock], budget: Option<Duration>) -> Result<Guard,
     }
 }
 
-/// Of two refusals the one to tell: a time-out is an answer, and means that another may still be had.
+/// Which of two refusals to return: a timeout is an answer, and means that another lock may still be acquired.
 fn graver(one: Option<AcquireError>, other: AcquireError) -> AcquireError {
     match (one, other) {
         (Some(timed_out @ AcquireError::TimedOut { .. }), _) => timed_out,
@@ -611,16 +616,16 @@ fn graver(one: Option<AcquireError>, other: AcquireError) -> AcquireError {
     }
 }
 
-/// Sorted by name. Processes that take several locks take them in this order, so that none waits for one that waits for
-/// it: of all locks that are held and waited for, the holder of the last one waits for none.
+/// Sorted by name. Processes that acquire several locks use this order, so there is no cycle of waits: of all locks
+/// that are held and waited for, the holder of the last one waits for none.
 fn in_order(locks: Vec<Lock>) -> Result<Vec<Lock>, ConfigError> {
     let mut locks = checked(locks)?;
     locks.sort_by(|one, other| one.name().ok().cmp(&other.name().ok()));
     Ok(locks)
 }
 
-/// Refuses what cannot be asked for: a bad name, the same name twice, none, too many, or one owner
-/// for several leases.
+/// Refuses wrong requests: a name that is not valid, the same name twice, no name, too many, or one owner for
+/// several leases.
 fn checked(locks: Vec<Lock>) -> Result<Vec<Lock>, ConfigError> {
     let mut names = locks.iter().map(Lock::name).collect::<Result<Vec<_>, _>>()?;
     if names.is_empty() {
@@ -639,7 +644,7 @@ fn checked(locks: Vec<Lock>) -> Result<Vec<Lock>, ConfigError> {
     }
 }
 
-/// The time that was waited is that for all of them.
+/// Reports the wait for all of them.
 fn of_all(error: AcquireError, all: Duration) -> AcquireError {
     match error {
         AcquireError::TimedOut { ahead, holder, .. } => AcquireError::TimedOut { waited: all, ahead, holder },
@@ -647,5 +652,5 @@ fn of_all(error: AcquireError, all: Duration) -> AcquireError {
     }
 }
 
-/// How many locks one claim may name: each costs at least one request, and is renewed.
+/// How many locks one claim may name, because each costs at least one request and is renewed.
 pub(crate) const MOST: usize = 64;

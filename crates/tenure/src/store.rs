@@ -1,12 +1,12 @@
-//! Builders: a store that is described by calls instead of by a URL.
+//! Builders: a store configured by method calls instead of by a URL.
 //!
-//! Both fill the same settings, whose rules are asked when the store is connected.
+//! Both fill the same settings, whose rules are checked when the store is connected.
 
-/// What each builder has: it is connected, and a URL is read into it. `$read` makes one of a URL.
+/// The common part of each builder: to connect it, and to read it from a URL. `$read` makes one from a URL.
 #[allow(unused_macros, reason = "a program may leave out all stores that have a builder")]
 macro_rules! connects {
     ($store:ident, $read:expr) => {
-        /// Reads the URL that says the same, as [`connect`](crate::connect) does.
+        /// Reads the URL with the same settings, as [`connect`](crate::connect) does.
         impl std::str::FromStr for $store {
             type Err = crate::ConfigError;
 
@@ -15,7 +15,7 @@ macro_rules! connects {
             }
         }
 
-        /// From its URL, in the one line of a file of settings. It is not written back: it may hold a password.
+        /// From its URL, as one line of a settings file. It is never written, because it may hold a password.
         #[cfg(feature = "serde")]
         impl<'de> serde::Deserialize<'de> for $store {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -25,11 +25,10 @@ macro_rules! connects {
         }
 
         impl $store {
-            /// Connects to the store, as [`connect`](crate::connect) does: nothing is sent yet where the backend can do
-            /// without.
+            /// Connects to the store, as [`connect`](crate::connect) does; most backends send nothing yet.
             ///
             /// # Errors
-            /// [`ConfigError`](crate::ConfigError) names the setting that is wrong, and never a password.
+            /// [`ConfigError`](crate::ConfigError) names the wrong setting, and never a password.
             ///
             /// # Cancel safety
             /// Dropping the future leaves no trace.
@@ -89,7 +88,7 @@ pub use etcd::EtcdStore;
 #[cfg(feature = "mysql")]
 pub use mysql::{MysqlStore, MysqlTls};
 #[cfg(feature = "postgres")]
-pub use postgres::{PostgresStore, PostgresTls};
+pub use postgres::{PostgresBinding, PostgresStore, PostgresTls};
 #[cfg(feature = "redis")]
 pub use redis::RedisStore;
 #[cfg(feature = "redlock")]

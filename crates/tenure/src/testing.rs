@@ -1,12 +1,12 @@
-//! What tests of a program that uses Tenure need: a clock that a test moves, and a store that fails as it is told.
+//! Tools for tests of a program that uses Tenure: a clock that a test moves, and a store with faults.
 //!
-//! Behind the feature `testing`, for `[dev-dependencies]`. Nothing outside this module knows of it: the locks, leases and
-//! errors of a test are made by the same code as in production.
+//! Behind the feature `testing`, for `[dev-dependencies]`. No other module depends on it: the same code as in
+//! production makes the locks, leases and errors of a test.
 //!
-//! * [`TestStore`] is a store of locks in memory, whose requests fail, hang or are late when a test says so.
+//! * [`TestStore`] is a store of locks in memory. A test lets its requests fail, hang or come late.
 //! * [`TestHost`] is its clock. Under tokio's paused clock an hour of renewals takes milliseconds.
-//! * [`lost`], [`timed_out`] and [`backend_error`] make values that only a failure makes otherwise, for tests of a mapping
-//!   of errors.
+//! * [`lost`], [`timed_out`] and [`backend_error`] make values that otherwise only a failure makes, for tests of
+//!   how a program maps errors.
 //!
 //! ```
 //! use std::time::Duration;
@@ -27,9 +27,9 @@
 //! ```
 //!
 //! # What it does not show
-//! * In production a thread of its own renews leases, so that a blocked runtime loses none. Here a task of the test's
+//! * In production a separate thread renews leases, so that a blocked runtime loses none. Here a task of the test's
 //!   runtime does.
-//! * How a real store behaves when it restarts or fails over. Test that with the store that you run.
+//! * How a real store behaves when it restarts or fails over. Test that with your store.
 
 mod host;
 mod store;
@@ -46,8 +46,8 @@ use crate::{
     host::TokioHost,
 };
 
-/// The loss of a lease that was noticed now, as [`check`](crate::Lease::check) and [`lost`](crate::Lease::lost) of a lease
-/// report it.
+/// The loss of a lease that was detected now, as [`check`](crate::Lease::check) and [`lost`](crate::Lease::lost) of
+/// a lease report it.
 ///
 /// ```
 /// use tenure::{FencingToken, HoldError, Loss, testing::lost};
@@ -59,7 +59,7 @@ pub fn lost(cause: Loss, token: FencingToken) -> Lost {
     Lost::new(cause, token, TokioHost.now().wall)
 }
 
-/// A wait for a lock that ended without it, after so long. The message names the holder if there is one.
+/// A wait for a lock that timed out after this time. The message names the holder if there is one.
 ///
 /// ```
 /// use std::time::Duration;
@@ -72,8 +72,8 @@ pub fn timed_out(waited: Duration, holder: impl Into<Option<HolderView>>) -> Acq
     AcquireError::TimedOut { waited, ahead: None, holder: holder.into().map(Box::new) }
 }
 
-/// A failure of the store of this kind. The request was certainly not done, unless it timed out: then its outcome is
-/// unknown. [`BackendError::new`] makes any other.
+/// A failure of the store of this kind. The request was certainly not done, except after a timeout: then its
+/// outcome is unknown. [`BackendError::new`] makes any other.
 ///
 /// ```
 /// use tenure::{AcquireError, ErrorKind, testing::backend_error};

@@ -1,6 +1,6 @@
-//! The four verbs, once: `acquire`, `try_acquire`, `hold` and `try_hold` are the same for one lock, for all of several and for
-//! any of several. Their futures own what they need. Only the types of this crate can implement the traits in
-//! earnest, for only it makes a `Guard`.
+//! The four verbs, once: `acquire`, `try_acquire`, `hold` and `try_hold` are the same for one lock, for all of
+//! several and for any of several. Their futures own what they need. Only the types of this crate can usefully
+//! implement the traits, because only this crate makes a `Guard`.
 
 use std::time::Duration;
 
@@ -8,37 +8,37 @@ use crate::error::{AcquireError, HoldError, Lost};
 
 /// What can be acquired. Not to be implemented outside this crate.
 pub trait Acquirable: Clone + Send + Sync + 'static {
-    /// What one holds then.
+    /// The guard that it returns.
     type Held: Held;
 
-    /// How long to wait; `None` without a bound.
+    /// The longest wait; `None` without a limit.
     fn limit(&self) -> Option<Duration>;
 
     /// The same, with another limit.
     fn with_limit(self, limit: Duration) -> Self;
 
-    /// Waits for at most so long; zero asks once.
+    /// Waits at most this long; zero asks once.
     fn acquire_for(
         &self,
         limit: Option<Duration>,
     ) -> impl Future<Output = Result<Self::Held, AcquireError>> + Send;
 }
 
-/// What is held, and is to be released. Not to be implemented outside this crate.
+/// Held locks, to be released. Not to be implemented outside this crate.
 pub trait Held: Send + Sync + 'static {
-    /// What the work is given.
+    /// The proof that the work receives.
     type Proof: Clone + Send + Sync + 'static;
 
-    /// What the work is given.
+    /// The proof that the work receives.
     fn proof(&self) -> Self::Proof;
 
-    /// What `work` answers; the loss, and `work` is dropped, if the lease is lost first.
+    /// The result of `work`. If the lease is lost first, drops `work` and returns the loss.
     fn work_under<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = Result<T, Lost>>;
 
     /// Runs work that cannot be dropped, in the span of the hold.
     fn work_through<T>(&self, work: impl FnOnce() -> T) -> T;
 
-    /// The work is done: its result counts if the lease was held until now, whatever becomes of the release.
+    /// The work is done: its result counts if the lease was held until now, even if the release fails.
     fn settle(self) -> impl Future<Output = Result<(), HoldError>> + Send;
 }
 
@@ -88,7 +88,7 @@ where
     }
 }
 
-/// Works for as long as the lease lasts, then releases it.
+/// Runs the work while the lease lasts, then releases it.
 async fn run<H: Held, T>(held: H, work: impl AsyncFnOnce(H::Proof) -> T) -> Result<T, HoldError> {
     let out = held.work_under(work(held.proof())).await.map_err(HoldError::Lost)?;
     held.settle().await?;

@@ -18,24 +18,24 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use crate::{engine::request::forked, locker::Locker, pace::PollPace};
 
-/// How often the store is asked: once a second, which costs the store nothing worth naming and shows a person what goes on.
+/// How often the store is polled: once a second, which costs the store little and is often enough for a person.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Locks as they change: made by [`Locker::watch`] and [`Locker::watch_all`].
 ///
-/// The store is asked once in a [period](Self::poll_interval), and what has changed since is reported: holders, their tokens, the
-/// queue, the fence. That a lease was renewed is no change. For people and programs that look on: a view may be old when it
-/// arrives, and is no reason to believe that one holds.
+/// The store is polled once per [period](Self::poll_interval). A lock is reported if its holders, their tokens or its
+/// queue have changed since. A renewal is not a change, nor is a larger [fence](LockView::fence): some stores count the
+/// tokens of all locks together. For people and for monitoring: a view may be out of date when it arrives, and does not
+/// prove that a process holds a lock.
 ///
 /// # What is not promised
-/// A memo that a holder leaves is no change: follow an election with its [`Observer`](crate::election::Observer). And a lock that is free
-/// again is reported without the memo that it may still have.
+/// A new memo is not a change: follow an election with its [`Observer`](crate::election::Observer). A lock that is
+/// free again is reported without the memo that it may still have.
 ///
-/// What lasts less than the period may be missed: a lock that was acquired and released in between shows as a larger
-/// [fence](LockView::fence), and with [`Locker::watch_all`] not at all. A change is seen up to one period late, on every
-/// store: nothing is pushed here.
+/// Changes shorter than the period may be missed, such as a lock that was acquired and released in between. On every
+/// store a change is reported up to one period late: nothing is pushed.
 ///
-/// # Example: to say who holds a lock
+/// # Example: print the holder of a lock
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let locks = tenure::connect("memory:").await?;
@@ -52,17 +52,17 @@ pub struct Watch {
     locks: Locker,
     of: Of,
     pace: Arc<AsyncMutex<PollPace>>,
-    /// The question that is under way.
+    /// The query that is under way.
     asking: Option<BoxFuture<'static, Result<Vec<LockView>, BackendError>>>,
     known: BTreeMap<LockName, LockView>,
     /// Reported by the next calls of `next`.
     changed: VecDeque<LockView>,
 }
 
-/// Which locks.
+/// The locks to watch.
 #[derive(Clone, Debug)]
 enum Of {
-    /// Whether it is a name is found when it is asked for.
+    /// The name is checked when it is used.
     One(String),
     All {
         prefix: String,
@@ -75,7 +75,7 @@ impl Locker {
         Watch::new(self.clone(), Of::One(name.as_ref().to_owned()))
     }
 
-    /// The changes of all locks whose names start with `prefix`, from now on, by one question to the store for all; see
+    /// The changes of all locks whose names start with `prefix`, from now on, with one query for all of them; see
     /// [`Watch`].
     pub fn watch_all(&self, prefix: impl AsRef<str>) -> Watch {
         Watch::new(self.clone(), Of::All { prefix: prefix.as_ref().to_owned() })
@@ -88,20 +88,20 @@ impl Watch {
         Self { locks, of, pace: paced(PERIOD), asking: None, known, changed }
     }
 
-    /// Asks the store so often. Default: once a second. At least 10 ms.
+    /// Polls the store once in this period. Default: 1 s. At least 10 ms.
     #[must_use]
     pub fn poll_interval(self, period: Duration) -> Self {
         Self { pace: paced(period), ..self }
     }
 
-    /// Waits for the next change. The first calls report what is there: the one lock, or those that are held or waited for. A
-    /// lock that is free again is reported without holders and queue.
+    /// Waits for the next change. The first calls report the present state: of the one lock, or of all that are
+    /// held or waited for. A lock that is free again is reported without holders and queue.
     ///
     /// # Errors
-    /// The store's. The next call asks again, a period later: the watch goes on.
+    /// The store's. The next call polls again, one period later: the watch goes on.
     ///
     /// # Cancel safety
-    /// No change is lost by dropping the future.
+    /// Dropping the future loses no change.
     pub async fn next(&mut self) -> Result<LockView, BackendError> {
         self.asking = None;
         poll_fn(|context| self.poll_change(context)).await
@@ -117,8 +117,8 @@ impl Watch {
         }
     }
 
-    /// Waits until the period has passed, asks the store once, and answers what has changed since it was asked last; that may be
-    /// nothing.
+    /// Waits until the period has passed, polls the store once, and returns the changes since the last poll, which
+    /// may be none.
     ///
     /// # Errors
     /// As [`next`](Self::next).
@@ -126,7 +126,7 @@ impl Watch {
     /// # Cancel safety
     /// As [`next`](Self::next).
     pub async fn look(&mut self) -> Result<Vec<LockView>, BackendError> {
-        // That of a call that was dropped may be answered by now, and old.
+        // The query of a dropped call may have an old answer.
         self.asking = None;
         poll_fn(|context| self.poll_look(context)).await
     }
@@ -139,7 +139,7 @@ impl Watch {
         Poll::Ready(views.map(|views| self.take(views)))
     }
 
-    /// What was there when the store was asked last, by name: how long the leases still last is as old as that.
+    /// The state at the last poll, by name. The remaining times of leases are as old as that poll.
     pub fn latest(&self) -> impl Iterator<Item = &LockView> {
         self.known.values()
     }
@@ -160,7 +160,7 @@ impl Watch {
     }
 }
 
-/// Asks when it is time to.
+/// Polls when the period has passed.
 async fn ask(locks: Locker, of: Of, pace: Arc<AsyncMutex<PollPace>>) -> Result<Vec<LockView>, BackendError> {
     let question = async {
         match &of {
@@ -177,7 +177,7 @@ fn paced(period: Duration) -> Arc<AsyncMutex<PollPace>> {
     Arc::new(AsyncMutex::new(PollPace::new(period)))
 }
 
-/// What [`next`](Watch::next) answers; it never ends.
+/// The same as [`next`](Watch::next); it never ends.
 ///
 /// ```
 /// use futures_util::StreamExt;
@@ -203,12 +203,12 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// What of a view is no matter of time passing.
-fn shape(view: &LockView) -> (Vec<Holds<'_>>, Vec<&str>, FencingToken) {
+/// The parts of a view that change neither as time passes nor with other locks.
+fn shape(view: &LockView) -> (Vec<Holds<'_>>, Vec<&str>) {
     let holds = |held: &HolderView| (held.token, held.mode);
     let holders = view.holders.iter().map(|held| (held.owner.as_str(), holds(held))).collect();
     let queue = view.queue.iter().map(|waits: &WaiterView| waits.owner.as_str()).collect();
-    (holders, queue, view.fence)
+    (holders, queue)
 }
 
 type Holds<'a> = (&'a str, (Option<FencingToken>, Mode));

@@ -1,13 +1,13 @@
-//! What the tasks of a bench did, and how long it took.
+//! The counts of the tasks of a bench, and how long they took.
 
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-/// A time is known to one part in a thousand.
+/// The precision of a time: one part in a thousand.
 const DIGITS: u8 = 3;
 
-/// What one task did.
+/// The counts of one task.
 pub(crate) struct TaskCounts {
     /// In nanoseconds.
     times: Histogram<u64>,
@@ -15,12 +15,12 @@ pub(crate) struct TaskCounts {
     /// When the last was done.
     last: Option<Instant>,
     over: Instant,
-    /// Done before the time was over.
+    /// Done before the end of the part.
     in_time: u64,
 }
 
 impl TaskCounts {
-    /// Nothing yet; the time is over at `over`.
+    /// No counts yet; the part ends at `over`.
     pub(crate) fn new(over: Instant) -> Self {
         let times = Histogram::new(DIGITS).expect("OK because it has 0 to 5 digits");
         Self { times, worst: Duration::ZERO, last: None, over, in_time: 0 }
@@ -36,7 +36,7 @@ impl TaskCounts {
         self.in_time += u64::from(done <= self.over);
     }
 
-    /// Adds what another task did.
+    /// Adds the counts of another task.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.times += &other.times;
         self.worst = self.worst.max(other.worst);
@@ -61,7 +61,7 @@ impl TaskCounts {
         self.last.map_or(Duration::ZERO, |last| last - began)
     }
 
-    /// No more than so many of a hundred took longer; zero if there were none.
+    /// At most this percentage took longer; zero if there were none.
     pub(crate) fn percentile(&self, percent: u32) -> Duration {
         Duration::from_nanos(self.times.value_at_percentile(f64::from(percent))).min(self.worst)
     }

@@ -103,7 +103,12 @@ impl Screen {
     pub(crate) fn ended(&mut self) -> u32 {
         let what = format!("the program on the terminal ends; it shows {:?}", self.all());
         let status = eventually(&what, PATIENCE, || self.program.try_wait().unwrap());
-        status.exit_code()
+        // As a shell has it.
+        match status.signal() {
+            Some("Interrupt") => 130,
+            Some("Quit") => 131,
+            _ => status.exit_code(),
+        }
     }
 }
 

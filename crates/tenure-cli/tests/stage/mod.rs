@@ -127,8 +127,10 @@ pub(crate) struct LeaseEnd {
 
 impl Stage {
     pub(crate) fn new() -> Self {
+        let home = Home { folder: tempfile::tempdir().unwrap(), started: AtomicU32::new(0) };
+        fs::create_dir_all(home.folder.path().join(".local/state/tenure")).unwrap();
         Self {
-            home: Home { folder: tempfile::tempdir().unwrap(), started: AtomicU32::new(0) },
+            home,
             servers: Vec::new(),
             _server: None,
             url: None,
@@ -144,10 +146,14 @@ impl Stage {
         self.has_long_turns.store(true, Ordering::Relaxed);
     }
 
-    /// Where its processes find their locks, unless that is the file in their home.
+    /// Where its processes find their locks.
     fn url(&self) -> Option<String> {
         let longest = "claim_ttl=6s";
         match &self.url {
+            // Named, because a default is announced.
+            None if !self.has_long_turns.load(Ordering::Relaxed) => {
+                Some(format!("sqlite:{}", self.database().display()))
+            }
             url if !self.has_long_turns.load(Ordering::Relaxed) => url.clone(),
             None => Some(format!("sqlite:{}?{longest}", self.path("locks.db").display())),
             Some(url) if ["redis", "postgres", "mysql"].iter().any(|store| url.starts_with(store)) => {

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::process::ExitStatusExt,
     path::PathBuf,
     process::{Child, ExitStatus},
     time::{Duration, Instant},
@@ -26,8 +27,10 @@ pub(crate) struct Process {
 /// What a process said and how it ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// The exit code; -1 if a signal ended it.
+    /// The exit code; 128 + n if signal n ended it, as a shell has it.
     pub(crate) code: i32,
+    /// The signal that ended it.
+    pub(crate) signal: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
 }
@@ -79,8 +82,10 @@ impl Process {
     pub(crate) fn ended_within(mut self, patience: Duration) -> Ended {
         let what = format!("the process ends; it says: {}", self.said());
         eventually(&what, patience, || (!self.is_running()).then_some(()));
-        let code = self.status.and_then(|status| status.code()).unwrap_or(-1);
-        Ended { code, out: fs::read_to_string(&self.out).unwrap(), err: self.said() }
+        let status = self.status.unwrap();
+        let signal = status.signal();
+        let code = status.code().or(signal.map(|signal| 128 + signal)).unwrap();
+        Ended { code, signal, out: fs::read_to_string(&self.out).unwrap(), err: self.said() }
     }
 
     /// What stands on its standard output by now.

@@ -1,5 +1,5 @@
-//! The loop that waits for a store, the only one there is: it drives one `Acquisition`, from the first claim
-//! until a lease is held or given up. Before it, the queue of this process (`queue.rs`) admits the waiter.
+//! The only loop that waits for a store: it drives one `Acquisition`, from the first claim until a lease is held or
+//! the wait ends. Before it, the queue of this process (`queue.rs`) admits the waiter.
 
 use std::{
     future::Future,
@@ -31,17 +31,17 @@ use crate::{
     options::{Options, PATIENCE},
 };
 
-/// What is to be acquired, and how.
+/// The lock to acquire, and the options.
 pub(crate) struct AcquireRequest<'a> {
     pub(crate) name: &'a LockName,
     pub(crate) mode: Mode,
     pub(crate) timing: Timing,
-    /// How long to wait: zero asks once, `None` waits for ever.
+    /// How long to wait: zero asks once, `None` waits indefinitely.
     pub(crate) budget: Option<Duration>,
     pub(crate) options: &'a Options,
 }
 
-/// Waits for a lock. When the future is dropped, whatever it left in the store is released in the background
+/// Waits for a lock. When the future is dropped, everything it left in the store is released in the background
 /// (H1.8).
 pub(crate) async fn acquire(
     engine: &Engine,
@@ -66,9 +66,9 @@ async fn drive(
     request: AcquireRequest<'_>,
     record: &AcquireRecord<'_>,
 ) -> Result<Arc<HoldCell>, AcquireError> {
-    // A store that always answers at once must not keep the caller's other tasks from running.
+    // A store that always answers immediately must not keep the caller's other tasks from running.
     tokio::task::coop::consume_budget().await;
-    // First: what is granted and not renewed, or cannot be released, is not to be asked for.
+    // First, because a lease that could not be renewed or released must not be requested.
     engine.start_keeper().map_err(|error| AcquireError::NoKeeper(Arc::new(error)))?;
     let AcquireRequest { name, timing, budget, options, .. } = request;
     let (began, progress) = (engine.host.now(), options.progress.as_ref());
@@ -91,7 +91,7 @@ async fn drive(
             }
         }
     }
-    // An owner that was chosen: a lease of it that was lost before is not to end this one.
+    // For an owner that was chosen: an earlier lost lease of it must not end this one.
     let _reservation = options.owner.map(|owner| engine.reserve(owner));
     let mut attempt =
         AcquireAttempt::new(engine, &request, began, Reporter::new(name, record, progress, queued));
@@ -110,18 +110,18 @@ fn patience(request: &AcquireRequest<'_>) -> Duration {
     request.options.patience.or(request.budget).unwrap_or(PATIENCE)
 }
 
-/// One acquisition that the store is asked for. Every step ends with a reading of the clocks, with which the
-/// next one begins.
+/// One acquisition that asks the store. Every step ends with a reading of the clocks, with which the next one
+/// begins.
 struct AcquireAttempt<'a> {
     engine: &'a Engine,
     request: &'a AcquireRequest<'a>,
     machine: Acquisition,
     claim: Claim,
-    /// Where hints arrive; a claim that does not wait needs none.
+    /// The hints; a claim that does not wait needs none.
     hints: Option<Subscription<'a>>,
     reporter: Reporter<'a>,
-    /// The name by which the owner is released if this is dropped: that of the claim, or what was granted
-    /// last, which may be a slot of a semaphore. `None` once the lease has a holder.
+    /// The name under which the owner is released if this is dropped: that of the claim, or of the last grant,
+    /// which may be a slot of a semaphore. `None` once the lease has a holder.
     release_as: Option<LockName>,
 }
 
@@ -172,12 +172,12 @@ impl<'a> AcquireAttempt<'a> {
         }
         let idle_holder = idle_holder(position).filter(|_| failure.is_none() && !is_granted);
         let Some(holder) = idle_holder else { return now };
-        // In a box what is rare: the future of every acquisition would have room for it.
+        // Rare cases are in a box, because the future of every acquisition would have room for them.
         Box::pin(self.notify_holder(now, holder)).await;
         self.engine.host.now()
     }
 
-    /// What was released late must not be taken for what is asked for next (H3.4).
+    /// A late answer of an earlier claim must not be taken for the next one (H3.4).
     fn change_owner(&mut self) {
         self.release_in_background();
         self.claim.owner = self.engine.new_owner();
@@ -185,8 +185,8 @@ impl<'a> AcquireAttempt<'a> {
         self.reporter.on_owner(self.claim.owner);
     }
 
-    /// Sends the claim, and again while the store is busy for a moment. The answer says whether the holder is
-    /// this process.
+    /// Sends the claim, and repeats it while the store reports a transient overload. The answer includes whether
+    /// the holder is this process.
     async fn claim(&mut self, sent_at: Moment, timeout: Duration) -> ClaimResult {
         let ask = || async {
             let claim = SentClaim::new(self.engine, &self.claim, self.request.options.owner.is_some());
@@ -204,8 +204,8 @@ impl<'a> AcquireAttempt<'a> {
         Ok(answer)
     }
 
-    /// Notifies a holder that has nothing to do, unless a hint comes meanwhile: the store may have notified
-    /// it as well, and it has released the lock.
+    /// Notifies an idle holder, unless a hint arrives first: the store may have notified it too, and it has
+    /// released the lock.
     async fn notify_holder(&mut self, now: Moment, owner: OwnerId) {
         let (engine, name, timeout) =
             (self.engine, self.claim.name.clone(), self.machine.request_timeout(now));
@@ -225,7 +225,7 @@ impl<'a> AcquireAttempt<'a> {
         self.engine.host.now()
     }
 
-    /// Until this is done, or a hint has come.
+    /// Waits until the future is done, or a hint has arrived.
     async fn unless_woken(&mut self, over: impl Future<Output = ()>) {
         match &self.hints {
             None => over.await,
@@ -237,14 +237,14 @@ impl<'a> AcquireAttempt<'a> {
         }
     }
 
-    /// Releases what the owner has in the store, or may have.
+    /// Releases everything that the owner has in the store, or may have.
     async fn release(&mut self, now: Moment) -> Moment {
         let Claim { name, owner, ttl, .. } = &self.claim;
         let granted = self.release_as.as_ref().unwrap_or(name);
         let timeout = self.machine.request_timeout(now);
         let release = || self.engine.backend.release(granted, *owner);
         let answer = request::request(&*self.engine.host, now, timeout, release).await;
-        // A claim that is still under way may be granted behind it.
+        // A claim that is still under way may be granted after the release.
         if answer.is_err() || self.engine.in_flight().is_open(*owner) {
             self.engine.reap_claim(granted.clone(), *owner, *ttl);
         }
@@ -275,7 +275,7 @@ impl<'a> AcquireAttempt<'a> {
         }
     }
 
-    /// Has what this owner has, or may yet be granted, released in the background, unless a holder has it.
+    /// Releases in the background everything that this owner has, or may yet be granted, unless a holder has it.
     fn release_in_background(&mut self) {
         let Some(name) = &mut self.release_as else { return };
         let Claim { name: asked_for, owner, ttl, .. } = &self.claim;
@@ -293,23 +293,23 @@ impl Drop for AcquireAttempt<'_> {
     }
 }
 
-/// A holder that may have nothing to do, if no other waiter is ahead that notifies it.
+/// A holder that may be idle, if no other waiter is ahead, which would notify it.
 fn idle_holder(Position { ahead, holder }: Position<'_>) -> Option<OwnerId> {
     let is_idle = holder?.label.as_ref().is_some_and(|label| label.idles);
     let is_next = ahead.is_none_or(|ahead| ahead == 0);
     holder.filter(|_| is_idle && is_next)?.owner.parse().ok()
 }
 
-/// A claim on its way, in the hands of its asker. Dropped before its answer, it is left to a task: see
+/// A claim on its way, owned by its caller. If it is dropped before its answer, it is left to a task: see
 /// `in_flight`.
 struct SentClaim<'a> {
     engine: &'a Engine,
     owner: OwnerId,
-    /// How long it may last, whatever it is granted.
+    /// How long a grant of it may last.
     life: Duration,
     asker: Asker,
     asking: Option<BoxFuture<'static, ClaimResult>>,
-    /// What was never polled was not sent.
+    /// A future that was never polled was not sent.
     is_sent: bool,
     /// The program chose the owner, and may repeat the claim elsewhere: one answered release is the last one.
     is_chosen: bool,
@@ -351,10 +351,10 @@ impl Drop for SentClaim<'_> {
             let host = self.engine.host.clone();
             let (owner, life, is_chosen) = (self.owner, self.life, self.is_chosen);
             let left = self.engine.in_flight().leave(owner, life, is_chosen, host.clone(), asking);
-            // It goes on in its own runtime, where its timers are. Outside of any its outcome stays unknown.
+            // It continues in its own runtime, where its timers are. Outside a runtime its outcome stays unknown.
             drop(host.try_spawn(Box::pin(left.finish())));
         } else {
-            // It has locks in it that another thread of the parent may have held.
+            // It contains mutexes that another thread of the parent may have held.
             mem::forget(asking);
         }
     }

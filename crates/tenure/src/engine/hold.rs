@@ -1,7 +1,7 @@
-//! Held leases: from the grant until released or lost, and the loop that renews them, the only one there is.
+//! Held leases: from the grant until released or lost, and the only loop that renews them.
 //!
-//! `HoldCell` is one of them, as its guard and the watchdog see it. The watchdog drives every `Hold` of the
-//! process on a thread of its own (H2.5). `Roster` has all of them, by when it must look at them.
+//! `HoldCell` is one of them, as its guard and the watchdog see it. The watchdog drives every `Hold` of the process
+//! on a separate thread (H2.5). `Roster` has all of them, sorted by their next check.
 
 use std::{
     collections::{BTreeMap, hash_map},
@@ -32,24 +32,24 @@ use crate::{
     machine::hold::{Hold, HoldAction, Renewals},
 };
 
-/// One held lease. The machine inside is the only truth; the first look after the end finds the loss.
+/// One held lease. The machine inside is the only truth; the first check after the end detects the loss.
 pub(crate) struct HoldCell {
     grant: Grant,
     timing: Timing,
     hold: Mutex<Hold>,
-    /// Where the roster has it, if it has: only that asks, under its own lock.
+    /// The place of the lease in the roster, if it is there. Only the roster reads it, under its own mutex.
     due: Mutex<Option<Due>>,
     news: Notify,
     host: Arc<dyn Host>,
     pid: u32,
-    /// The program has asked for its owner; shared by all holders that it is passed on to.
+    /// The program has read its owner; all holders that it is passed on to share this.
     is_owner_exposed: Arc<AtomicBool>,
     /// What the last renewal failed with, until one succeeds.
     failure: Mutex<Option<BackendError>>,
     record: HoldRecord,
 }
 
-/// When a lease is looked at: by the clock that does not step, and the order in which leases were planned.
+/// When a lease is checked: by the clock that does not step, and the order in which leases were planned.
 type Due = (Duration, u64);
 
 impl HoldCell {
@@ -74,8 +74,7 @@ impl HoldCell {
         self.grant.owner
     }
 
-    /// The owner, for a caller that may give it to another process: from here on the lease has no other
-    /// holder.
+    /// The owner, for a caller that may give it to another process: from now on the lease has no other holder.
     pub(crate) fn expose_owner(&self) -> OwnerId {
         self.is_owner_exposed.store(true, Ordering::Release);
         self.grant.owner
@@ -99,7 +98,7 @@ impl HoldCell {
         self.pid == std::process::id()
     }
 
-    /// Work, which comes to something else in a forked child.
+    /// Runs the work; in a forked child returns the other result instead.
     pub(crate) fn unless_forked<W: Future, F: Fn() -> W::Output>(
         &self,
         forked: F,
@@ -122,12 +121,12 @@ impl HoldCell {
         self.record.begin(now);
     }
 
-    /// Its holder ended it then, or now. How it ended, which may be sooner.
+    /// Its holder ended it at that moment, or now. Returns how it ended, which may have been earlier.
     pub(crate) fn ended(&self, outcome: HoldOutcome, then: Option<Moment>) -> HoldOutcome {
         self.record.end(outcome, || then.unwrap_or_else(|| self.host.now()))
     }
 
-    /// What came of its release by its holder. The loss, if the store had none to release.
+    /// The result of its release by its holder. Returns the loss if the store had nothing to release.
     pub(crate) fn on_released(&self, outcome: ReleaseOutcome) {
         self.record.released(outcome);
     }
@@ -140,7 +139,8 @@ impl HoldCell {
         lost
     }
 
-    /// Reports a loss, once. Not while a mutex of the roster or of a queue is locked: a subscriber may be slow.
+    /// Reports a loss, once. Not while a mutex of the roster or of a queue is locked, because a subscriber may be
+    /// slow.
     fn report_loss(&self, now: Moment) {
         let checked = self.hold().check(now);
         if let Err(lost) = checked {
@@ -167,8 +167,7 @@ impl HoldCell {
         self.is_ours() && self.hold().is_at_risk()
     }
 
-    /// Ends belief by our own will, and notifies those that still have the lease; the loss, if it came
-    /// before.
+    /// Ends validity on purpose, and notifies the clones of the lease; returns the loss, if it came before.
     pub(crate) fn release(&self, now: Moment) -> Result<(), Lost> {
         let released = self.hold().release(now);
         self.news.notify_waiters();
@@ -196,13 +195,13 @@ impl HoldCell {
         Some(Self { grant, timing, hold, due, news, host, pid, is_owner_exposed, failure, record })
     }
 
-    /// Believed no longer than until then, however often it is renewed.
+    /// Not valid beyond then, however often it is renewed.
     pub(crate) fn cap(&self, cap: Moment) {
         self.hold().cap_at(cap);
         self.news.notify_waiters();
     }
 
-    /// The holder that it was passed on to has seen it; the loss, if it has ended.
+    /// The holder that it was passed on to has taken it; returns the loss, if it has ended.
     pub(crate) fn take(&self, now: Moment) -> Result<(), Lost> {
         self.hold().take(now)?;
         self.begin(now);
@@ -214,17 +213,17 @@ impl HoldCell {
         self.hold().may_be_taken(now)
     }
 
-    /// Ends belief if it is kept idle; true if it is to be released then.
+    /// Ends validity if it is kept idle; true if it must be released then.
     pub(crate) fn end_idle(&self, now: Moment) -> bool {
         self.hold().end_idle(now)
     }
 
-    /// Ends belief if no holder has taken it in time; true if it is to be released then.
+    /// Ends validity if no holder has taken it in time; true if it must be released then.
     pub(crate) fn abandon(&self, now: Moment) -> bool {
         self.hold().abandon(now)
     }
 
-    /// Looks at the clock and notifies the guard if the lease is lost.
+    /// Reads the clock and notifies the guard if the lease is lost.
     pub(crate) fn poll(&self, now: Moment) -> HoldAction {
         self.seen(self.hold().poll(now))
     }
@@ -266,7 +265,7 @@ impl HoldCell {
         self.hold().on_wanted(now);
     }
 
-    /// Ends when a renewal has failed and none has succeeded since, or the lease is lost.
+    /// Completes when a renewal has failed and none has succeeded since, or the lease is lost.
     pub(crate) async fn at_risk(&self) {
         loop {
             let news = self.news.notified();
@@ -283,9 +282,9 @@ impl HoldCell {
         }
     }
 
-    /// Ends when no more than `margin` of validity is left, or the lease is lost.
+    /// Completes when no more than `margin` of validity is left, or the lease is lost.
     ///
-    /// Stands on a timer of its own, not on the watchdog's: it comes on time also when the store hangs.
+    /// Uses a separate timer, not the watchdog's, so it completes on time even when the store hangs.
     pub(crate) async fn nearly_lost(&self, margin: Duration) -> Result<(), Lost> {
         loop {
             let news = self.news.notified();
@@ -297,7 +296,7 @@ impl HoldCell {
             if left <= margin {
                 return Ok(());
             }
-            // No longer than a look: the clock may jump meanwhile.
+            // No longer than one check interval, because the clock may jump during the wait.
             let until = now + (left - margin).min(self.timing.look());
             tokio::select! {
                 () = news => {}
@@ -307,8 +306,8 @@ impl HoldCell {
     }
 }
 
-/// Renews until the roster is closed. A renewal that hangs delays no other: all are in flight at the same
-/// time, and the clock is read while they are. What no holder has taken goes to the reaper.
+/// Renews until the roster is closed. A renewal that hangs delays no other: all are in flight at the same time, and
+/// the clock is read during that time. Leases that no holder has taken go to the reaper.
 pub(crate) async fn run_watchdog(
     (roster, reaper): (Arc<Roster>, Arc<Reaper>),
     store: Arc<KeeperStore>,
@@ -327,7 +326,7 @@ pub(crate) async fn run_watchdog(
         for batch in plan.renew {
             under_way.push(Box::pin(renew(&store, &*host, batch)));
         }
-        // A lease that is added before the next look does not wake the watchdog.
+        // A lease that is added before the next check does not wake the watchdog.
         let listens = plan.next.is_some();
         if listens && notifications.is_none() && !connecting {
             connecting = true;
@@ -428,7 +427,7 @@ fn settle(roster: &Roster, host: &dyn Host, answers: Vec<(Arc<HoldCell>, Option<
 #[derive(Default)]
 pub(crate) struct Roster {
     entries: Mutex<Entries>,
-    /// Notified when the watchdog must look earlier than it planned.
+    /// Notified when the watchdog must check earlier than it planned.
     pub(crate) look_now: Notify,
     closed: AtomicBool,
 }
@@ -461,31 +460,31 @@ impl Drop for OwnerReservation<'_> {
 
 #[derive(Default)]
 struct Entries {
-    /// All, each where its `due` says.
+    /// All of them, each under its `due`.
     by_due: BTreeMap<Due, Arc<HoldCell>>,
     /// The latest of each owner.
     by_owner: HashMap<OwnerId, Arc<HoldCell>>,
-    /// Owners of leases that are on their way, and how many each.
+    /// Owners of leases that are on their way, with the number for each.
     reserved: HashMap<OwnerId, usize>,
-    /// How often the clock is to be looked at, and for how many leases each.
+    /// The required check intervals of the clock, with the number of leases for each.
     looks: BTreeMap<Duration, usize>,
     arrivals: u64,
-    /// When the watchdog will look next; `None` if it sleeps until `look_now`.
+    /// The next check of the watchdog; `None` if it sleeps until `look_now`.
     planned: Option<Duration>,
-    /// When all were looked at; from there the wall clock has not stepped.
+    /// When all were last checked; the wall clock has not stepped since.
     seen: Option<Moment>,
 }
 
-/// What the watchdog must do now.
+/// The next work of the watchdog.
 #[derive(Default)]
 pub(crate) struct Plan {
     /// Leases that were passed on and that no holder has taken; each has ended.
     pub(crate) release: Vec<Arc<HoldCell>>,
-    /// Leases to renew; each has its renewal as sent.
+    /// Leases to renew; the renewal of each counts as sent.
     pub(crate) renew: Vec<Vec<Arc<HoldCell>>>,
-    /// Leases that are lost, or have been released meanwhile.
+    /// Leases that were lost, or have been released since.
     ended: Vec<Arc<HoldCell>>,
-    /// When to look again; `None` until `look_now`: there is no lease, and one that is added notifies it.
+    /// The next check; `None` until `look_now`: there is no lease, and adding one notifies it.
     pub(crate) next: Option<Moment>,
 }
 
@@ -495,7 +494,7 @@ impl Roster {
         locked(&self.entries)
     }
 
-    /// Adds a lease; wakes the watchdog only if it is the first to be looked at.
+    /// Adds a lease; wakes the watchdog only if the lease is the first to be checked.
     pub(crate) fn add(&self, now: Moment, cell: Arc<HoldCell>) {
         let due = match cell.poll(now) {
             HoldAction::Wait { until } => until.boot,
@@ -520,7 +519,7 @@ impl Roster {
         }
         entries.insert(now.boot, cell);
         drop(entries);
-        // It looks at it now, and plans it.
+        // The watchdog checks it now, and plans it.
         self.look_now.notify_one();
         true
     }
@@ -530,15 +529,15 @@ impl Roster {
         self.entries().by_owner.contains_key(&owner)
     }
 
-    /// A lease of this owner is about to be asked for: until that is answered, one that was lost before does
+    /// A lease of this owner is about to be requested. Until the answer, an earlier lost lease of the owner does
     /// not end it.
     pub(crate) fn reserve(&self, owner: OwnerId) -> OwnerReservation<'_> {
         *self.entries().reserved.entry(owner).or_insert(0) += 1;
         OwnerReservation { roster: self, owner }
     }
 
-    /// Removes this lease. False, and nothing is removed, if its owner has another one here by now, or soon:
-    /// its end is then no business of this one.
+    /// Removes this lease. If its owner has another one here by now, or soon will, removes nothing and returns
+    /// false: then this lease must not end the other.
     pub(crate) fn remove(&self, cell: &HoldCell) -> bool {
         let mut entries = self.entries();
         let owner = cell.owner();
@@ -550,12 +549,12 @@ impl Roster {
         !entries.reserved.contains_key(&owner)
     }
 
-    /// Ends the leases that are kept idle, and answers them.
+    /// Ends the leases that are kept idle, and returns them.
     pub(crate) fn end_idle(&self, now: Moment) -> Vec<Arc<HoldCell>> {
         let mut entries = self.entries();
         let mut ended: Vec<_> =
             entries.by_owner.values().filter(|cell| cell.end_idle(now)).cloned().collect();
-        // A history of the simulation is the same each time.
+        // Sorted, so that a history of the simulation is the same each time.
         ended.sort_unstable_by_key(|cell| cell.owner());
         for cell in &ended {
             entries.take(cell);
@@ -563,7 +562,7 @@ impl Roster {
         ended
     }
 
-    /// No lease is added any more.
+    /// No more leases are added.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.look_now.notify_one();
@@ -573,7 +572,7 @@ impl Roster {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// A lease may have been broken: look, and ask, immediately.
+    /// A lease may have been broken: check, and ask, immediately.
     pub(crate) fn on_wake(&self, now: Moment, wake: WakeEvent) {
         match wake {
             WakeEvent::Owner(owner) => {
@@ -586,12 +585,12 @@ impl Roster {
         }
     }
 
-    /// Hints arrive from now on: one may have come before, from a waiter.
+    /// Hints arrive from now on: a waiter may have sent one before.
     pub(crate) fn on_connected(&self, now: Moment) {
         self.of_all(now, |cell| cell.on_wanted(now));
     }
 
-    /// The thread that renewed before is gone, and with it the answers that it waited for.
+    /// The previous thread has ended, and with it the answers that it waited for.
     pub(crate) fn take_over(&self, now: Moment) {
         self.of_all(now, |cell| cell.on_renewal(now, None));
     }
@@ -602,7 +601,7 @@ impl Roster {
         all.into_iter().for_each(|cell| entries.look_at(now, cell, &change));
     }
 
-    /// Looks at every lease whose time has come, and at all of them if the wall clock stepped.
+    /// Checks every lease whose time has come, and all of them if the wall clock stepped.
     pub(crate) fn plan(&self, now: Moment) -> Plan {
         let mut entries = self.entries();
         let mut plan = Plan::default();
@@ -619,22 +618,22 @@ impl Roster {
         }
         let first = entries.by_due.first_key_value().map(|(due, _)| due.0);
         let look = entries.looks.first_key_value().map(|(look, _)| now.boot + *look);
-        // A look that was planned stays planned when its lease has left: a client that acquires and releases
-        // in a loop wakes the watchdog once per look, not once per lease.
+        // A planned check stays planned when its lease has left: a client that acquires and releases in a loop
+        // wakes the watchdog once per check, not once per lease.
         let kept = entries.planned.filter(|planned| *planned > now.boot);
         entries.planned = [first, look, kept].into_iter().flatten().min();
         plan.next = entries.planned.map(|due| now + due.saturating_sub(now.boot));
         plan
     }
 
-    /// What is left when no guard is: leases that were kept idle.
+    /// The leases that are left when no guard is left: those that were kept idle.
     pub(crate) fn take_all(&self) -> Vec<Arc<HoldCell>> {
         let mut entries = self.entries();
         let all = std::mem::take(&mut *entries);
         all.by_due.into_values().collect()
     }
 
-    /// A lease was renewed or not: plan it anew, unless it has left meanwhile.
+    /// A lease was renewed or not: plan it anew, unless it has left since.
     pub(crate) fn replan(&self, now: Moment, cell: &Arc<HoldCell>) {
         let mut entries = self.entries();
         if !entries.unplan(cell) {
@@ -649,7 +648,7 @@ impl Roster {
 }
 
 impl Entries {
-    /// Changes this lease, and has it looked at now.
+    /// Changes this lease, and checks it now.
     fn look_at(&mut self, now: Moment, cell: Arc<HoldCell>, change: impl FnOnce(&HoldCell)) {
         if self.unplan(&cell) {
             change(&cell);
@@ -657,7 +656,7 @@ impl Entries {
         }
     }
 
-    /// Whether the wall clock has stepped since all were looked at.
+    /// Whether the wall clock has stepped since all were checked.
     fn stepped(&mut self, now: Moment) -> bool {
         let stepped = self.seen.is_none_or(|seen| has_stepped(seen, now));
         if stepped {
@@ -666,7 +665,7 @@ impl Entries {
         stepped
     }
 
-    /// Does what a lease wants now, and plans when it is looked at next.
+    /// Takes the next step for a lease, and plans its next check.
     fn follow(&mut self, now: Moment, cell: Arc<HoldCell>, mut action: HoldAction, plan: &mut Plan) {
         if action == HoldAction::Renew {
             cell.on_sent(now);
@@ -682,7 +681,7 @@ impl Entries {
                 self.take(&cell);
                 plan.release.push(cell);
             }
-            // Taken or released in this moment.
+            // It was taken or released at this moment.
             HoldAction::Release => self.plan_at(now.boot, cell),
             HoldAction::Renew | HoldAction::Done => {
                 self.take(&cell);
@@ -704,7 +703,7 @@ impl Entries {
         self.by_due.insert(due, cell);
     }
 
-    /// It is not looked at until it is planned again; false if it was not here.
+    /// It is not checked until it is planned again; false if it was not here.
     fn unplan(&mut self, cell: &HoldCell) -> bool {
         let due = locked(&cell.due).take();
         due.is_some_and(|due| self.by_due.remove(&due).is_some())
@@ -727,7 +726,7 @@ impl Entries {
         }
     }
 
-    /// Those whose time has come: to be planned again, or taken.
+    /// The leases whose time has come: to be planned again, or taken.
     fn take_due(&mut self, horizon: Duration) -> Vec<Arc<HoldCell>> {
         let mut due = Vec::new();
         while let Some(first) = self.by_due.first_entry().filter(|first| first.key().0 <= horizon) {
@@ -751,14 +750,14 @@ fn has_stepped(last: Moment, now: Moment) -> bool {
 /// Pause between attempts to reach the store.
 const RECONNECT: Duration = Duration::from_millis(250);
 
-/// A wall clock that moved by more than this against the other one has stepped: look at everything.
+/// A wall clock that moved by more than this against the other clock has stepped: check everything.
 const STEP: Duration = Duration::from_millis(5);
 
-/// Renewals that travel together.
+/// The maximum number of renewals in one request.
 const BATCH: usize = 512;
 
-/// Where one is renewed, the others that are due so soon are looked at too, and may travel along: 50 ms. A
-/// request for each of many leases would cost more than their renewals.
+/// When one lease is renewed, others that are due within this time are checked too, and may travel with it: 50 ms.
+/// One request for each of many leases would cost more than their renewals.
 const AHEAD: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
@@ -778,8 +777,8 @@ mod tests {
         Arc::new(HoldCell::new(grant, until, timing, None, (host.clone(), record)))
     }
 
-    /// H2.1: whatever is planned, the clock is looked at again within the look of the shortest lease that is
-    /// held.
+    /// H2.1: whatever is planned, the clock is checked again within the check interval of the shortest lease that
+    /// is held.
     #[tokio::test(start_paused = true)]
     async fn the_clock_is_looked_at_as_often_as_the_shortest_lease_wants() {
         let (host, roster) = (PausedHost::new(1), Roster::default());
@@ -791,7 +790,7 @@ mod tests {
             roster.add(now, lease.clone());
             assert_eq!(next(now), Some(ms(look)));
         }
-        // A look that was planned stays planned; the next one is for who is left.
+        // A planned check stays planned; the next one is for the remaining leases.
         for (lease, look) in leases.iter().rev().zip([100, 200, 1000]) {
             let later = now + ms(look);
             assert_eq!(next(later).filter(|next| *next <= ms(look)), Some(ms(look)));

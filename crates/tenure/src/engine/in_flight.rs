@@ -1,13 +1,12 @@
-//! `InFlight`: claims that were sent, and that their askers do not wait for any more.
+//! `InFlight`: claims that were sent, and whose callers no longer wait for them.
 //!
-//! A claim that is sent may be granted, even if its asker has gone. Its release must not come before it: it
-//! would free nothing, and the lock would be held by no process for a whole ttl (L8). So the future of a
-//! claim is never dropped: `SentClaim` leaves it to a task, which polls it to its end, and a release of that
-//! owner waits for that, over whatever connection either goes. If the runtime of that task ends first, the
-//! outcome is unknown.
+//! A claim that was sent may be granted, even if its caller has left. Its release must not arrive before it: it
+//! would free nothing, and no process would hold the lock for a whole ttl (L8). So the future of a claim is never
+//! dropped. `SentClaim` leaves it to a task, which polls it to its end, and a release of that owner waits for that,
+//! over any connection. If the runtime of that task ends first, the outcome is unknown.
 //!
-//! A claim whose outcome stays unknown may be granted later still: the server may have it in a buffer. The
-//! release of its owner is repeated until the store has answered it after a whole ttl (L9).
+//! A claim whose outcome stays unknown may be granted even later, because the server may have buffered it. The
+//! release of its owner is repeated until the store has answered one sent a whole ttl later (L9).
 
 use std::{
     sync::{
@@ -24,12 +23,12 @@ use tokio::sync::Notify;
 /// How late a claim without an answer may be granted, or get a place, at least: 6 s.
 const LATE_MIN: Duration = Duration::from_secs(6);
 
-/// So many owners are open before those are forgotten that need no release any more.
+/// How many owners may be open before those that need no more release are forgotten.
 const OPEN_MAX: usize = 1024;
 
 pub(super) type ClaimResult = Result<ClaimAnswer, BackendError>;
 
-/// Owners of claims that may yet be granted, unnoticed.
+/// Owners of claims that may yet be granted without a caller.
 #[derive(Default)]
 pub(crate) struct InFlight {
     owners: Mutex<HashMap<OwnerId, OwnerClaims>>,
@@ -39,18 +38,18 @@ pub(crate) struct InFlight {
 
 #[derive(Default)]
 struct OwnerClaims {
-    /// So many claims are polled to their end.
+    /// How many claims are polled to their end.
     under_way: usize,
-    /// The outcome of one is unknown: it is granted before then, or never.
+    /// The outcome of one is unknown: it is granted before this moment, or never.
     unknown: Option<Moment>,
-    /// What was granted to one after its asker had gone: a slot of a semaphore has a name of its own.
-    /// It ends with its ttl.
+    /// The grant of a claim after its caller had left: a slot of a semaphore has its own name. It ends with its
+    /// ttl.
     granted: Option<(LockName, Moment)>,
     /// Notified when none is polled any more.
     settled: Arc<Notify>,
 }
 
-/// A claim on its way, in the hands of a task.
+/// A claim on its way, owned by a task.
 pub(super) struct AbandonedClaim {
     in_flight: Arc<InFlight>,
     host: Arc<dyn Host>,
@@ -63,7 +62,7 @@ pub(super) struct AbandonedClaim {
 
 impl InFlight {
     fn owners(&self) -> MutexGuard<'_, HashMap<OwnerId, OwnerClaims>> {
-        // OK because the map is whole whenever code that can panic runs.
+        // OK because the map is consistent whenever code that can panic runs.
         locked(&self.owners)
     }
 
@@ -85,7 +84,7 @@ impl InFlight {
         self.owners().get(&owner).map(look)
     }
 
-    /// The number of owners whose claims may yet be granted, unnoticed.
+    /// The number of owners whose claims may yet be granted without a caller.
     pub(crate) fn len(&self) -> usize {
         self.owners().len()
     }
@@ -95,7 +94,7 @@ impl InFlight {
         self.get(owner, |open| open.under_way > 0).unwrap_or_default()
     }
 
-    /// Until when a claim of this owner may be granted that has no answer any more.
+    /// Until when a claim of this owner that has no answer any more may be granted.
     pub(crate) fn unknown_until(&self, owner: OwnerId) -> Option<Moment> {
         self.get(owner, |open| open.unknown).flatten()
     }
@@ -110,7 +109,7 @@ impl InFlight {
         while let Some(settled) = self.settled_of(owner) {
             let settled = settled.notified();
             tokio::pin!(settled);
-            // From here on it is not missed.
+            // From here on no notification is missed.
             settled.as_mut().enable();
             if self.is_under_way(owner) {
                 settled.await;
@@ -122,14 +121,13 @@ impl InFlight {
         self.get(owner, |open| (open.under_way > 0).then(|| open.settled.clone())).flatten()
     }
 
-    /// By which name this owner is to leave.
+    /// The name under which this owner is released.
     pub(crate) fn name_of(&self, owner: OwnerId, name: &LockName) -> LockName {
         let granted = self.get(owner, |open| open.granted.clone()).flatten();
         granted.map_or_else(|| name.clone(), |(granted, _)| granted)
     }
 
-    /// Nothing of what is unknown of this owner can be granted any more, or it is no business of this
-    /// process.
+    /// No unknown claim of this owner can be granted any more, or this process is no longer responsible for it.
     pub(crate) fn close(&self, owner: OwnerId) {
         if self.is_open(owner) {
             self.with(owner, |open| (open.unknown, open.granted) = (None, None));
@@ -153,8 +151,8 @@ impl InFlight {
         AbandonedClaim { in_flight: self.clone(), host, owner, life, asking, is_known: false, is_chosen }
     }
 
-    /// What was granted or unknown after its release had been given up, because the store had failed for the
-    /// whole time.
+    /// Forgets grants and unknown outcomes whose release was abandoned, because the store had failed for the whole
+    /// time.
     fn forget_passed(&self, now: Moment) {
         let mut owners = self.owners();
         if owners.len() < OPEN_MAX {
@@ -168,7 +166,7 @@ impl InFlight {
     }
 }
 
-/// How long a claim is polled after its asker has gone, and how late it may be granted.
+/// How long a claim is polled after its caller has left, and how late it may be granted.
 pub(crate) fn life_of(ttl: Duration) -> Duration {
     ttl.max(LATE_MIN)
 }
@@ -178,7 +176,7 @@ pub(super) fn is_unknown(answer: &ClaimResult) -> bool {
 }
 
 impl AbandonedClaim {
-    /// Polls it to its end, but not for longer than what it is granted may last.
+    /// Polls it to its end, but no longer than a grant of it may last.
     pub(super) async fn finish(mut self) {
         let over = self.host.sleep_until(self.host.now() + self.life);
         tokio::select! {
@@ -196,7 +194,7 @@ impl AbandonedClaim {
 }
 
 impl Drop for AbandonedClaim {
-    /// Even if the runtime of its task has ended.
+    /// Runs even if the runtime of its task has ended.
     fn drop(&mut self) {
         if !self.is_known && !self.is_chosen {
             self.in_flight.set_unknown(self.owner, self.host.now() + self.life);

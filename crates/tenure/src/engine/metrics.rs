@@ -1,4 +1,4 @@
-//! Metrics: their names, their labels, and what counts them. Without the feature `metrics` nothing is counted.
+//! Metrics: names, labels and counters. Without the feature `metrics` nothing is counted.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::error::Loss;
 
 pub(crate) use counting::{LockMetrics, Metrics};
 
-/// A label, whose values are few whatever is locked.
+/// A label with few values, independent of the lock.
 macro_rules! label {
     ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $value:ident = $text:literal,)+ }) => {
         $(#[$doc])*
@@ -44,13 +44,13 @@ label! {
         Lost = "lost",
         Dropped = "dropped",
         Detached = "detached",
-        /// It was released, and the store did not say so.
+        /// It was released, and the store did not confirm it.
         Unknown = "unknown",
     }
 }
 
 label! {
-    /// What came of a renewal.
+    /// The result of a renewal.
     RenewalOutcome {
         Renewed = "renewed",
         Gone = "gone",
@@ -60,10 +60,10 @@ label! {
 }
 
 label! {
-    /// What came of a release.
+    /// The result of a release.
     ReleaseOutcome {
         Released = "released",
-        /// The lease lasts, for another holder of the process or for none yet.
+        /// The lease goes on, for another holder of the process or for none yet.
         PassedOn = "passed_on",
         Gone = "gone",
         /// It is tried again in the background.
@@ -94,7 +94,7 @@ impl LossCause {
     }
 }
 
-/// Whether anything is counted: what is read for metrics only is not read without them.
+/// Whether metrics are counted: without them, clocks that only metrics need are not read.
 pub(crate) const IS_COUNTED: bool = cfg!(feature = "metrics");
 
 #[cfg(feature = "metrics")]
@@ -116,7 +116,7 @@ mod counting {
     };
 
     label! {
-        /// How a lock is asked for: the number of slots is no label.
+        /// The mode of a request: the number of slots is not a label.
         ModeLabel {
             Exclusive = "exclusive",
             Shared = "shared",
@@ -143,7 +143,7 @@ mod counting {
     const LOST: &str = "tenure_leases_lost_total";
     const RELEASES: &str = "tenure_releases_total";
 
-    /// So many locks have metrics of their own, where these are asked for: 100. Each has a series for each label.
+    /// How many locks get separate metrics where the program asks for them: 100. Each has a series for each label.
     const LOCKS_MAX: usize = 100;
 
     fn describe() {
@@ -177,18 +177,18 @@ mod counting {
             Self(Arc::new(StoreMetrics { backend, of_all, is_by_lock, by_lock }))
         }
 
-        /// From now on each lock has metrics of its own, until there are too many.
+        /// From now on each lock has separate metrics, up to the maximum.
         pub(crate) fn split_by_lock(&self) {
             self.0.is_by_lock.store(true, Ordering::Release);
         }
 
-        /// Those that count this lock.
+        /// The metrics of this lock.
         pub(crate) fn of(&self, lock: &LockName) -> LockMetrics {
             let StoreMetrics { backend, of_all, is_by_lock, by_lock } = &*self.0;
             if !is_by_lock.load(Ordering::Acquire) {
                 return of_all.clone();
             }
-            // OK because a map is whole whenever code that can panic runs.
+            // OK because a map is consistent whenever code that can panic runs.
             let mut by_lock = locked(by_lock);
             if let Some(own) = by_lock.get(lock) {
                 return own.clone();
@@ -203,8 +203,8 @@ mod counting {
         }
     }
 
-    /// What is counted of one lock, or of all. It is there from the beginning: an alert on a counter that is not there
-    /// before its first event does not see that event.
+    /// The metrics of one lock, or of all. They exist from the beginning, because an alert misses the first event
+    /// of a counter that did not exist before.
     #[derive(Clone)]
     pub(crate) struct LockMetrics(Arc<Handles>);
 
@@ -284,7 +284,7 @@ mod counting {
         }
     }
 
-    /// One for each value of a label. They are few: to look for it is faster than a hash.
+    /// One for each value of a label. There are few: a linear search is faster than a hash.
     struct ByLabel<L, T>(Vec<(L, T)>);
 
     impl<L: Copy + PartialEq, T> ByLabel<L, T> {

@@ -1,24 +1,23 @@
-//! The waiters of this process for each lock, in order of arrival (L7), of which only the first few ask the
-//! store.
+//! The waiters of this process for each lock, in order of arrival (L7). Only the first few ask the store.
 //!
-//! The store says how few ([`Promises::places`](tenure_core::Promises::places)); of a mutex it is one, if the
-//! store mints tokens in blocks ([`LocalQueueing`]). A waiter joins, is admitted, reports what the store
-//! answers it, and leaves when it is dropped. The lease that one of them was granted may then be passed on to
-//! the others, each with a token of its own.
+//! The store sets how many ([`Promises::places`](tenure_core::Promises::places)); for a mutex it is one, if the
+//! store mints tokens in blocks ([`LocalQueueing`]). A waiter joins, is admitted, reports the store's answers, and
+//! leaves when it is dropped. The lease that one of them was granted may then be passed on to the others, each with
+//! its own token.
 //!
-//! * The store is asked in order of arrival. An admitted waiter keeps its place until it leaves; one that is
-//!   not polled any more keeps no other out ([`SILENCE`]).
-//! * A lease is passed on only to the first of all waiters, and only while that one has not asked the store:
-//!   what has asked the store is granted by the store.
-//! * While a lease may still be passed on, the first waiter that would be content with it waits for that.
-//! * Each holder of a lease has a token of the block that was granted, and no other has it (H5.2, L2).
-//! * Number and time of the holders count from the acquisition, whatever is renewed meanwhile (H5.5). Of a
-//!   lease that may be kept idle only the number does, for its process learns that a client waits elsewhere,
-//!   and then passes it on no more.
-//! * A lease is kept by the keeper before its next holder sees it. One that was passed to a waiter which has
-//!   left meanwhile is passed on again, or released.
-//! * A lock has a queue here while it has waiters, or a lease that may be passed on. The map is locked before
-//!   a queue, and nothing is awaited under either.
+//! * The store is asked in order of arrival. An admitted waiter keeps its place until it leaves; one that is not
+//!   polled any more excludes no other ([`SILENCE`]).
+//! * A lease is passed on only to the first of all waiters, and only while that one has not asked the store. A
+//!   waiter that has asked the store is granted by the store.
+//! * While a lease may still be passed on, the first waiter that accepts its terms waits for that.
+//! * Each holder of a lease has a token of the block that was granted, and no other holder has it (H5.2, L2).
+//! * The number and the time of the holders count from the acquisition; renewals do not reset them (H5.5). For a
+//!   lease that may be kept idle only the number counts, because its process is notified that a client waits
+//!   elsewhere, and then stops passing it on.
+//! * A lease is registered with the keeper before its next holder sees it. If it was passed to a waiter that has
+//!   left since, it is passed on again, or released.
+//! * A lock has a queue here while it has waiters, or a lease that may be passed on. The map is locked before a
+//!   queue, and no code awaits under either.
 
 use std::{
     collections::BTreeMap,
@@ -43,19 +42,19 @@ use crate::{
 
 /// How often a lease is passed on at most: 128 times. Two requests are then shared by 129 holders.
 const PASSES_MAX: u32 = 128;
-/// No lease is passed on later than this after it was acquired: 10 ms. A waiter elsewhere is passed for no
-/// longer, and then for the hold that was begun.
+/// No lease is passed on later than this after it was acquired: 10 ms. A waiter elsewhere is overtaken for no
+/// longer than this and the hold that was begun.
 const WITHIN: Duration = Duration::from_millis(10);
-/// Tokens of a lease that may be kept idle: 256. Once they are used up it is acquired anew.
+/// Tokens of a lease that may be kept idle: 256. When they are used up, the lock is acquired anew.
 const IDLE_BLOCK: u32 = 256;
-/// An admitted waiter that is this late with what it was to do is not polled any more: others are admitted in
-/// its place.
+/// An admitted waiter that is this late with its next step is not polled any more: others are admitted in its
+/// place.
 const SILENCE: Duration = Duration::from_secs(1);
-/// How long a failure of the store is the answer to waiters that come next: otherwise a store that is down
-/// would be tried by a few waiters at a time.
+/// How long a failure of the store is the answer for later waiters too. Otherwise each group of waiters would try a
+/// store that is down.
 const FAILURE_KEPT: Duration = Duration::from_secs(5);
-/// How often a waiter that is not notified looks whether it is the first one: one before it may have been
-/// passed a lease, and not be polled.
+/// How often a waiter without a hint checks whether it is the first one: the waiter before it may have got a lease
+/// and not be polled.
 const LOOK: Duration = Timing::RETRY_MAX;
 
 /// The queues of all locks.
@@ -72,7 +71,7 @@ impl LocalQueues {
         Self { places, mints_blocks, queues: Mutex::default() }
     }
 
-    /// Forgets queues that are there only for an idle lease which has ended.
+    /// Forgets queues that exist only for an idle lease that has ended.
     pub(crate) fn forget_ended(&self) {
         forget_ended(&mut locked(&self.queues));
     }
@@ -82,8 +81,8 @@ impl LocalQueues {
         locked(&self.queues).len()
     }
 
-    /// Joins the queue of this lock, where there is one. `release` is for a lease that was passed on to this
-    /// waiter and not taken: it passes the lease on, or has it released.
+    /// Joins the queue of this lock, where there is one. `release` is for a lease that was passed on to this waiter
+    /// and not taken: it passes the lease on, or releases it.
     pub(crate) fn join<'a>(
         &'a self,
         name: &'a LockName,
@@ -93,7 +92,7 @@ impl LocalQueues {
     ) -> Option<LocalWaiter<'a>> {
         let is_one = options.queueing != LocalQueueing::Off && self.mints_blocks;
         let places = if is_one { 1 } else { self.places? };
-        // A cap counts from the first holder's entry.
+        // A cap counts from the acquisition of the first holder.
         let shares = is_one && options.queueing == LocalQueueing::HandOver && options.max_hold.is_none();
         let terms = || LeaseTerms { ttl: timing.ttl(), label: options.label.clone(), idle: options.idle };
         let notify = Arc::new(Notify::new());
@@ -111,13 +110,13 @@ impl LocalQueues {
                 queues.entry(name.clone()).or_default().clone()
             }
         };
-        // Before the map is unlocked: a queue without waiters is removed from it.
+        // Before the map is unlocked, because a queue without waiters is removed from it.
         let number = locked(&queue).add(waiter);
         Some(LocalWaiter { queues: self, name, queue, number, notify, release })
     }
 
-    /// Passes a lease on to the first waiter, if that would be content with it and may have it; `keep` sees
-    /// it before it can be taken. Otherwise it is to be released, and is passed on no more.
+    /// Passes a lease on to the first waiter, if that waiter accepts its terms and may have it; `keep` sees it
+    /// before it can be taken. Otherwise the lease must be released, and is passed on no more.
     pub(crate) fn pass_on(&self, cell: &HoldCell, now: Moment, keep: impl FnOnce(Arc<HoldCell>)) -> bool {
         self.with_lease(cell, |queue| queue.pass_on(cell, now, keep))
     }
@@ -155,15 +154,14 @@ impl LocalQueues {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LockName, Arc<Mutex<LocalQueue>>>> {
-        // OK because a map is whole whenever code that can panic runs.
+        // OK because a map is consistent whenever code that can panic runs.
         locked(&self.queues)
     }
 }
 
 type Queues = HashMap<LockName, Arc<Mutex<LocalQueue>>>;
 
-/// Forgets queues without waiters whose idle lease has ended meanwhile; only now and then, for it looks at
-/// each of them.
+/// Forgets queues without waiters whose idle lease has ended; only now and then, because it checks each of them.
 fn sweep(queues: &mut Queues) {
     const FEW: usize = 64;
     if queues.len() >= FEW && queues.len().is_power_of_two() {
@@ -179,17 +177,17 @@ fn forget_ended(queues: &mut Queues) {
     });
 }
 
-/// It may do nothing yet, and looks again then at the latest.
+/// The waiter may do nothing yet, and checks again at this moment at the latest.
 struct LookAgain(Moment);
 
-/// Passes a lease on, or has it released.
+/// Passes a lease on, or releases it.
 pub(crate) type ReleaseLease<'a> = dyn Fn(&HoldCell) + Send + Sync + 'a;
 
-/// What a waiter may do when it is the first one.
+/// What the first waiter may do.
 pub(crate) enum Admission {
     /// It holds this lease, which was passed on to it.
     Lease(Arc<HoldCell>),
-    /// It asks the store, from then on.
+    /// It asks the store from this moment.
     AskStore(Moment),
 }
 
@@ -209,11 +207,11 @@ impl LocalWaiter<'_> {
         locked(&self.queue)
     }
 
-    /// Waits, from `began` on and within the budget, until it is the first one, and is passed a lease or may
-    /// ask the store.
+    /// Waits, from `began` on and within the budget, until it is the first one and gets a lease or may ask the
+    /// store.
     ///
     /// # Errors
-    /// If the budget is used up, or the store has failed the waiters before it for longer than the patience.
+    /// If the budget is used up, or the store has failed for the waiters before it for longer than the patience.
     ///
     /// # Cancel safety
     /// A waiter that stops waiting leaves its turn to the next one.
@@ -236,7 +234,8 @@ impl LocalWaiter<'_> {
             let admission = self.lock().look(self.number, now);
             let until = match admission {
                 Ok(Admission::Lease(cell)) if cell.take(now).is_err() => {
-                    // It came too late to be believed: the store may still count us in, until the ttl ends.
+                    // It came too late to be valid: the store may still count this process as a holder until the
+                    // ttl ends.
                     (self.release)(&cell);
                     continue;
                 }
@@ -271,8 +270,7 @@ impl LocalWaiter<'_> {
         }
     }
 
-    /// How many tokens to ask for: for those behind it that would be content with its lease, up to the first
-    /// that would not.
+    /// How many tokens to ask for: for the waiters behind it that accept its lease, up to the first that does not.
     pub(crate) fn block(&self) -> u32 {
         let queue = self.lock();
         let Some(own) = queue.waiters.get(&self.number).and_then(|waiter| waiter.terms.as_ref()) else {
@@ -283,20 +281,20 @@ impl LocalWaiter<'_> {
         if own.idle.is_some() { IDLE_BLOCK } else { block_for(behind) }
     }
 
-    /// It asks the store, or is answered, then at the latest.
+    /// At this moment at the latest, it asks the store or gets an answer.
     pub(crate) fn on_due(&self, due: Moment) {
         if let Some(known) = self.lock().admitted.get_mut(&self.number) {
             *known = due;
         }
     }
 
-    /// How many are ahead of it; `None` if it knows of none.
+    /// How many waiters are ahead of it; `None` if that is not known.
     pub(crate) fn ahead(&self) -> Option<usize> {
         let ahead = self.lock().ahead_of(self.number);
         (ahead > 0).then_some(ahead)
     }
 
-    /// What the store has answered: how many are ahead, and who holds; or that it has failed.
+    /// The answer of the store: how many are ahead, and the holder; or its failure.
     pub(crate) fn on_answer(&self, now: Moment, answer: Result<Position<'_>, &BackendError>) {
         let mut queue = self.lock();
         let is_first = queue.waiters.keys().next() == Some(&self.number);
@@ -318,7 +316,7 @@ impl LocalWaiter<'_> {
         }
     }
 
-    /// The lease that it asked for is there, and may be passed on to those behind it.
+    /// The requested lease was granted, and may be passed on to the waiters behind it.
     pub(crate) fn on_granted(&self, now: Moment, cell: &Arc<HoldCell>, claim: &Claim) {
         let grant = cell.grant();
         let mut queue = self.lock();
@@ -352,7 +350,7 @@ impl Drop for LocalWaiter<'_> {
 /// The queue of one lock.
 #[derive(Default)]
 struct LocalQueue {
-    /// Those that may ask the store, and when each is to ask or to be answered next.
+    /// The waiters that may ask the store, with the time of the next request or answer of each.
     admitted: BTreeMap<u64, Moment>,
     arrivals: u64,
     /// By arrival.
@@ -363,43 +361,43 @@ struct LocalQueue {
 
 struct QueuedWaiter {
     state: WaiterState,
-    /// How many may be admitted beside it, and with it.
+    /// How many waiters may be admitted at the same time, itself included.
     places: usize,
-    /// Of the lease that it would be content with; `None` if it wants one of its own.
+    /// The terms of a lease that it accepts; `None` if it needs a separate lease.
     terms: Option<LeaseTerms>,
     notify: Arc<Notify>,
 }
 
 enum WaiterState {
-    /// The store does not know it.
+    /// It has not asked the store.
     Waiting,
     /// It may ask the store.
     Admitted,
-    /// A lease was passed on to it, which it has not seen yet.
+    /// A lease was passed on to it, and it has not seen the lease yet.
     PassedOn(Arc<HoldCell>),
 }
 
-/// What must be the same for a lease to be passed on.
+/// The terms that must be equal for a lease to be passed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LeaseTerms {
     ttl: Duration,
     label: Arc<Label>,
-    /// How long it is kept when it has nothing to do.
+    /// How long it is kept when idle.
     idle: Option<Duration>,
 }
 
-/// What the store last answered an admitted waiter.
+/// The store's last answer to an admitted waiter.
 #[derive(Default)]
 struct LastStoreAnswer {
-    /// How many were before the first of all waiters.
+    /// How many were ahead of the first of all waiters.
     ahead: usize,
     holder: Option<HolderView>,
-    /// The lease that a waiter of this queue was granted or passed last, and how it is shown.
+    /// The lease that a waiter of this queue got last, and how it is shown.
     own: Option<(Weak<HoldCell>, HolderView)>,
     failure: Option<StoreFailure>,
 }
 
-/// Since when the store fails without a break, when it did last, and how.
+/// Since when the store fails without a break, the last failure, and its error.
 struct StoreFailure {
     since: Moment,
     last: Moment,
@@ -413,7 +411,7 @@ impl LocalQueue {
         self.arrivals
     }
 
-    /// The first of those that the store does not know.
+    /// The first waiter that has not asked the store.
     fn first(&mut self) -> Option<(u64, &mut QueuedWaiter)> {
         let is_waiting = |waiter: &QueuedWaiter| matches!(waiter.state, WaiterState::Waiting);
         self.waiters
@@ -477,7 +475,7 @@ impl LocalQueue {
         self.admitted.values().filter(|due| !(**due + SILENCE).is_over(now)).count()
     }
 
-    /// The first one was notified and has not come: it is admitted, and will not be waited for.
+    /// The first one was notified and has not come: it is admitted, and is not waited for.
     fn pass_over_the_first(&mut self, but: u64, now: Moment) {
         let (is_open, busy) = (self.open_until(now).is_some(), self.busy(now));
         if let Some((first, waiter)) = self.first()
@@ -495,7 +493,8 @@ impl LocalQueue {
         self.lease.as_ref().and_then(|lease| lease.open_until(now))
     }
 
-    /// To the first one, unless one before it has asked the store; without waiters it may be kept idle.
+    /// Passes it to the first one, unless a waiter before that one has asked the store. Without waiters it may be
+    /// kept idle.
     fn pass_on(&mut self, cell: &HoldCell, now: Moment, keep: impl FnOnce(Arc<HoldCell>)) -> bool {
         let Some(lease) = &mut self.lease else { return false };
         let Some(first) = self.waiters.values_mut().next() else { return lease.keep_idle(cell, now, keep) };
@@ -515,13 +514,13 @@ impl LocalQueue {
         true
     }
 
-    /// How many are before it, in this process and before the first of them in the store.
+    /// How many waiters are ahead of it, in this process and ahead of the first of them in the store.
     fn ahead_of(&self, number: u64) -> usize {
         self.waiters.range(..number).count() + self.last.ahead
     }
 
-    /// What this waiter is shown: how many are before it, and the holder: this process, as far as it knows, or as
-    /// the store last answered.
+    /// The status of this waiter: how many are ahead, and the holder. The holder is this process, if known, or the
+    /// one in the store's last answer.
     fn shown_to(&self, number: u64) -> WaitStatus {
         let own = self.last.own.as_ref().and_then(|(cell, view)| {
             let (cell, mut view) = (cell.upgrade()?, view.clone());
@@ -529,7 +528,7 @@ impl LocalQueue {
             (view.token, view.expires_in) = (Some(cell.grant().token), Some(left));
             (!left.is_zero()).then_some(view)
         });
-        // Between two turns it is the last one of this process: better an old name than none.
+        // Between two turns the last holder of this process is shown: an old name is better than none.
         let former = || {
             let (_, view) = self.last.own.as_ref()?;
             let mut view = view.clone();
@@ -540,7 +539,7 @@ impl LocalQueue {
         WaitStatus { ahead: Some(self.ahead_of(number)), holder, failing: None }
     }
 
-    /// How the store has failed admitted waiters for `patience` at least, until a moment ago.
+    /// The error, if the store has failed for admitted waiters for at least `patience`, until a moment ago.
     fn failure(&self, now: Moment, patience: Duration) -> Option<BackendError> {
         let failure = self.last.failure.as_ref();
         let lasts = failure.filter(|failure| failure.since.elapsed(now) >= patience);
@@ -557,14 +556,14 @@ struct SharedLease {
     next: FencingToken,
     /// How many more holders there may be.
     left: u32,
-    /// Until then it is worth waiting for the holder.
+    /// Until this moment, waiting for the holder is worthwhile.
     until: Moment,
     /// It is kept without a holder, for the next waiter.
     idle: Option<Arc<HoldCell>>,
 }
 
 impl SharedLease {
-    /// Of a grant that was acquired now; `None` if it has a token for its first holder only.
+    /// For a grant that was acquired now; `None` if it has a token for its first holder only.
     fn of(now: Moment, grant: &Grant, terms: LeaseTerms) -> Option<Self> {
         let most = if terms.idle.is_some() { IDLE_BLOCK - 1 } else { PASSES_MAX };
         let left = grant.block.saturating_sub(1).min(most);
@@ -572,8 +571,8 @@ impl SharedLease {
         (left > 0).then_some(Self { owner, terms, next, left, until: now + WITHIN, idle: None })
     }
 
-    /// Until when it is worth waiting for the holder: it passes the lease on, or, after the last time,
-    /// releases it immediately.
+    /// Until when waiting for the holder is worthwhile: it passes the lease on, or, after the last time, releases
+    /// it immediately.
     fn open_until(&self, now: Moment) -> Option<Moment> {
         (!self.until.is_over(now)).then_some(self.until)
     }
@@ -590,7 +589,7 @@ impl SharedLease {
         Some(token)
     }
 
-    /// A lease that may be kept idle has a new holder, which may be waited for as long as a first one.
+    /// A lease that may be kept idle has a new holder, and waiters wait as long for it as for a first one.
     fn on_holder(&mut self, now: Moment) {
         if self.terms.idle.is_some() {
             self.until = now + WITHIN;
@@ -608,8 +607,8 @@ impl SharedLease {
     }
 }
 
-/// How many tokens to ask for, with `behind` waiters behind: one for the first holder, and two for each of
-/// them, for a task that has held the lock may come again.
+/// How many tokens to ask for, with `behind` waiters behind: one for the first holder, and two for each waiter,
+/// because a task that has held the lock may ask again.
 fn block_for(behind: usize) -> u32 {
     let passes = u32::try_from(behind).unwrap_or(PASSES_MAX).saturating_mul(2);
     1 + passes.min(PASSES_MAX)
@@ -626,7 +625,7 @@ mod tests {
         Moment { boot: time, wall: time }
     }
 
-    /// A time-out names a holder whenever one is known: between two turns of this process it named none.
+    /// A timeout names a holder whenever one is known: between two turns of this process it named none.
     #[test]
     fn between_two_turns_the_last_holder_is_shown_and_a_known_one_before_it() {
         let (ours, theirs) =
@@ -674,8 +673,8 @@ mod tests {
         assert_eq!((lease.next(at(10)), lease.open_until(at(10))), (None, None));
     }
 
-    /// A lease that may be kept idle is passed on at any time, and no more often than it has tokens. Its
-    /// holder is waited for no longer than any.
+    /// A lease that may be kept idle is passed on at any time, at most as often as it has tokens. Waiters wait for
+    /// its holder no longer than for any.
     #[test]
     fn passing_on_of_a_lease_that_is_kept_ends_by_number_alone() {
         let mut lease = shared(1000, Some(Duration::from_secs(60))).unwrap();
@@ -685,7 +684,7 @@ mod tests {
         assert_eq!(lease.open_until(at(60_009)), Some(at(60_010)));
     }
 
-    /// As many tokens are asked for as may be used, and one for the first holder.
+    /// The claim asks for as many tokens as may be used, and one for the first holder.
     #[test]
     fn a_block_has_two_tokens_for_each_waiter_behind() {
         assert_eq!([0, 1, 63, 64, 65, usize::MAX].map(block_for), [1, 3, 127, 129, 129, 129]);

@@ -1,4 +1,4 @@
-//! The reaper: releases in the background what was dropped, as long as it may be held.
+//! The reaper: releases dropped leases and places in the background, as long as they may be held.
 
 use std::{
     io, mem,
@@ -25,18 +25,18 @@ use crate::{
 const UNDER_WAY_MAX: usize = 64;
 /// How long one release may stay unanswered.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the first release waits for a claim of its owner that is still under way: 100 ms. Mostly it is
+/// How long the first release waits for a claim of its owner that is still under way: 100 ms. Most claims are
 /// answered in one round trip.
 const SOON: Duration = Duration::from_millis(100);
 
-/// An owner that is to leave.
+/// An owner to release.
 pub(crate) struct PendingRelease {
     name: LockName,
     owner: OwnerId,
-    /// After this its lease or place has expired, by the clock that does not step: that of the store has not
-    /// stepped with ours.
+    /// After this its lease or place has expired, by the clock that does not step: the store's clock has not
+    /// stepped with this one.
     until: Moment,
-    /// Counts this as pending for as long as it exists.
+    /// Counts this as pending while it exists.
     counted: CountedRelease,
 }
 
@@ -50,7 +50,7 @@ struct ReleaseCounter {
 #[derive(Default)]
 struct ReleaseCounts {
     pending: usize,
-    /// When the last of those has expired that were lost with their thread.
+    /// When the last of the releases that were lost with their thread has expired.
     lost: Option<Moment>,
 }
 
@@ -79,19 +79,19 @@ pub(crate) struct Reaper {
     added: Mutex<Vec<PendingRelease>>,
     changed: Notify,
     is_closed: AtomicBool,
-    /// For as long as the keeper's thread lives.
+    /// Alive as long as the keeper's thread.
     thread: Mutex<Weak<()>>,
     counter: Arc<ReleaseCounter>,
     pub(crate) in_flight: Arc<InFlight>,
 }
 
 impl Reaper {
-    /// Starts the keeper's thread, which sends releases beside its other work, if there is none: at first, and
-    /// when a panic ended it. A release must not be lost with a thread, so what knows of releases knows whether
-    /// there is one. It lives for as long as it has what it is given.
+    /// Starts the keeper's thread if there is none: the first time, and after a panic ended it. The thread sends
+    /// releases next to its other work. No release may be lost with a thread, so the list of releases knows whether
+    /// there is one. The thread lives as long as the value that it gets.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// If the thread cannot be started.
     pub(crate) fn ensure(&self, start: impl FnOnce(Arc<()>) -> io::Result<()>) -> io::Result<()> {
         let mut thread = locked(&self.thread);
         if thread.strong_count() == 0 {
@@ -109,7 +109,7 @@ impl Reaper {
         self.changed.notify_one();
     }
 
-    /// The number of releases that are not answered.
+    /// The number of releases without an answer.
     pub(crate) fn len(&self) -> usize {
         locked(&self.counter.state).pending
     }
@@ -120,7 +120,7 @@ impl Reaper {
         self.changed.notify_one();
     }
 
-    /// Waits until each release is answered, or what it was to end has expired.
+    /// Waits until each release is answered, or its lease or place has expired.
     pub(crate) async fn drained(&self, host: &dyn Host) {
         loop {
             let changed = self.counter.changed.notified();
@@ -143,7 +143,7 @@ impl Reaper {
         let turns = Semaphore::new(UNDER_WAY_MAX);
         let mut begun = FuturesUnordered::new();
         loop {
-            // Before those that were added are taken: none comes after the end.
+            // Read before the added releases are taken, so that none is added after the end.
             let is_closed = self.is_closed.load(Ordering::Acquire);
             for release in mem::take(&mut *locked(&self.added)) {
                 begun.push(self.carry_out(release, &turns, store, host));
@@ -184,7 +184,7 @@ impl Reaper {
             drop(turn);
             let again = host.now() + backoff.delay();
             match answer {
-                // It may have come before the claim. If that does not end, its runtime stands still, and does
+                // It may have come before the claim. If the claim does not end, its runtime is blocked, and does
                 // not send it any more.
                 Ok(_) if was_under_way => {
                     if has_passed(release.until, began) {

@@ -1,4 +1,4 @@
-//! What is reported of an acquisition while it waits.
+//! The reports of an acquisition while it waits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,13 +11,13 @@ use crate::{
     options::{Progress, WaitStatus},
 };
 
-/// Reports each step of one acquisition: to the program, in its trace and its `Progress`, and to the others
-/// that wait for the lock in this process.
+/// Reports each step of one acquisition: to the program, in its trace and its `Progress`, and to the other waiters
+/// of the lock in this process.
 pub(crate) struct Reporter<'a> {
     lock: &'a LockName,
     record: &'a AcquireRecord<'a>,
     progress: Option<&'a Progress>,
-    /// In the queue of this process, where the store takes only a few waiters of one.
+    /// In the queue of this process, where the store accepts only a few waiters of one process.
     pub(crate) queued: Option<LocalWaiter<'a>>,
     self_wait: SelfWait,
 }
@@ -32,7 +32,7 @@ impl<'a> Reporter<'a> {
         Self { lock, record, progress, queued, self_wait: SelfWait::default() }
     }
 
-    /// The store is asked under this owner from now on.
+    /// Requests use this owner from now on.
     pub(crate) fn on_owner(&self, owner: OwnerId) {
         self.record.span.record("owner", field::display(owner));
     }
@@ -47,7 +47,7 @@ impl<'a> Reporter<'a> {
         self.queued.iter().for_each(|queued| queued.on_due(until));
     }
 
-    /// The store is busy for a moment, and may be so for long: the claim is sent again without an answer.
+    /// The store is overloaded, perhaps for long: the claim is repeated without an answer.
     pub(crate) fn on_retry(&self, error: &BackendError) {
         self.progress.iter().for_each(|progress| progress.on_trouble(error));
     }
@@ -78,17 +78,16 @@ impl<'a> Reporter<'a> {
     }
 }
 
-/// What one waiter has seen of holders that are its own process: notices that it waits for itself.
+/// The holders of its own process that one waiter has seen: detects that it waits for itself.
 #[derive(Default)]
 pub(crate) struct SelfWait {
-    /// Which owner, and since when.
+    /// The owner, and since when.
     seen: Option<(String, Moment)>,
     is_warned: bool,
 }
 
 impl SelfWait {
-    /// The store has answered that this one holds the lock. Warns once, when it has been the same owner of
-    /// this process for a second.
+    /// The store has returned this holder. Warns once, when it has been the same owner of this process for 1 s.
     pub(crate) fn on_holder(&mut self, now: Moment, lock: &LockName, holder: Option<&HolderView>) {
         let Some(holder) = holder.filter(|holder| holder.is_this_process) else {
             self.seen = None;
@@ -111,6 +110,5 @@ impl SelfWait {
     }
 }
 
-/// A wait for ourselves that is worth a word: most end sooner, when another task of the process has done its
-/// work.
+/// From this time on, a wait for the own process is reported. Most end sooner, when another task has done its work.
 const WORTH_A_WORD: Duration = Duration::from_secs(1);

@@ -1,9 +1,8 @@
-//! What every request to the store goes through: a time-out, the keeper's own handle, and the question which
-//! process this is.
+//! The common steps of every request to the store: a timeout, the keeper's own handle, and the check for a fork.
 //!
-//! A forked child has the memory of its parent and one of its threads: it would wait for a thread that it
-//! does not have, take the answers of its parent off their common connection, or enter under a lease that is
-//! not its own. So each verb asks first which process this is, at every poll, before it locks anything.
+//! A forked child has the memory of its parent and one of its threads. It would wait for a thread that it does not
+//! have, read the answers of its parent from their common connection, or hold under a lease of its parent. So each
+//! verb checks the process id at every poll, before it locks anything.
 
 use std::{
     fmt::Display,
@@ -19,7 +18,7 @@ use tokio::sync::OnceCell;
 
 use crate::engine::telemetry::Telemetry;
 
-/// Asks once, and again only while the store says that it is busy with others for a moment.
+/// Asks once, and repeats only while the store reports a transient overload.
 ///
 /// # Errors
 /// The store's own, or `TimedOut` with an unknown outcome when no answer came in time.
@@ -73,10 +72,10 @@ impl KeeperStore {
     }
 }
 
-/// Work, and what it comes to in a forked child.
+/// Work, and its result in a forked child.
 ///
 /// # Dropping
-/// In a child nothing is dropped: a thread of the parent may have had a mutex of it locked.
+/// In a child nothing is dropped, because a thread of the parent may have locked a mutex in it.
 pub(crate) struct Unforked<W: Future, F> {
     pid: u32,
     work: Option<Pin<Box<W>>>,
@@ -84,7 +83,7 @@ pub(crate) struct Unforked<W: Future, F> {
 }
 
 impl<W: Future, F> Unforked<W, F> {
-    /// Of the process with this id.
+    /// For the process with this id.
     pub(crate) fn new(pid: u32, forked: F, work: W) -> Self {
         Self { pid, work: Some(Box::pin(work)), forked }
     }
@@ -109,7 +108,7 @@ impl<W: Future, F> Drop for Unforked<W, F> {
     }
 }
 
-/// What each verb answers in a forked child.
+/// The error of each verb in a forked child.
 pub(crate) fn forked() -> BackendError {
     let message = "this process was forked from the one that connected; connect anew in it";
     BackendError::new(ErrorKind::Forked, Outcome::NotApplied, message)

@@ -1,4 +1,4 @@
-//! What is seen of acquisitions, holds and renewals: spans that say how they ended, the warning of a loss, and metrics.
+//! Telemetry of acquisitions, holds and renewals: spans with their outcome, the warning of a loss, and metrics.
 
 use std::{sync::OnceLock, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
     error::{AcquireError, Lost},
 };
 
-/// What is seen of one store. All spans have the same fields.
+/// The telemetry of one store. All spans have the same fields.
 #[derive(Clone)]
 pub(crate) struct Telemetry {
     backend: &'static str,
@@ -25,7 +25,7 @@ impl Telemetry {
         Self { backend, metrics: Metrics::new(backend) }
     }
 
-    /// From the first request to the answer; its owner and its token are recorded when they are known.
+    /// From the first request to the answer; the owner and the token are recorded when they are known.
     pub(crate) fn acquire<'a>(&self, lock: &LockName, mode: Mode, host: &'a dyn Host) -> AcquireRecord<'a> {
         let backend = self.backend;
         let span = debug_span!("acquire", %lock, owner = Empty, token = Empty, backend, outcome = Empty);
@@ -40,18 +40,18 @@ impl Telemetry {
         }
     }
 
-    /// For as long as there is a guard.
+    /// Lasts as long as the guard.
     pub(crate) fn hold_span(&self, grant: &Grant) -> Span {
         let (Grant { name, owner, token, .. }, backend) = (grant, self.backend);
         debug_span!("hold", lock = %name, %owner, %token, backend, outcome = Empty)
     }
 
-    /// What is counted and warned of while a lease is held.
+    /// The metrics and warnings of a held lease.
     pub(crate) fn hold(&self, lock: &LockName) -> HoldRecord {
         HoldRecord::new(self.backend, self.metrics.of(lock))
     }
 
-    /// One renewal of one lease. Has no parent: it happens on a thread of its own, and may outlive the guard.
+    /// One renewal of one lease. It has no parent, because it runs on a separate thread, and may outlive the guard.
     pub(crate) fn renewal(&self, grant: &Grant, hold: &HoldRecord) -> RenewalRecord {
         let (Grant { name, owner, token, .. }, backend) = (grant, self.backend);
         let span =
@@ -59,13 +59,13 @@ impl Telemetry {
         RenewalRecord { span, metrics: hold.metrics.clone(), result: RenewalOutcome::Unknown }
     }
 
-    /// A release in the background was given up.
+    /// A release in the background was abandoned.
     pub(crate) fn release_given_up(&self, lock: &LockName) {
         self.metrics.of(lock).released(ReleaseOutcome::GivenUp);
     }
 }
 
-/// One acquisition. Dropped before its end, it was cancelled.
+/// One acquisition. If it is dropped before its end, it was cancelled.
 pub(crate) struct AcquireRecord<'a> {
     pub(crate) span: Span,
     metrics: LockMetrics,
@@ -78,11 +78,11 @@ pub(crate) struct AcquireRecord<'a> {
 
 impl AcquireRecord<'_> {
     pub(crate) fn began(&self, now: Moment) {
-        // OK if it is known: it begins once.
+        // OK if it is set: it begins once.
         let _ = self.began.set(now);
     }
 
-    /// It waits behind so many; only the first number counts.
+    /// The number of waiters ahead; only the first number counts.
     pub(crate) fn on_queue(&self, ahead: impl FnOnce() -> Option<usize>) {
         if IS_COUNTED
             && self.ahead.get().is_none()
@@ -123,7 +123,7 @@ impl HoldRecord {
         Self { backend, metrics, since: OnceLock::new(), outcome: OnceLock::new() }
     }
 
-    /// That of the next holder.
+    /// The record of the next holder.
     pub(crate) fn next(&self) -> Self {
         Self::new(self.backend, self.metrics.clone())
     }
@@ -134,7 +134,7 @@ impl HoldRecord {
         }
     }
 
-    /// How it ended: what was said first.
+    /// How it ended: the first report counts.
     pub(crate) fn end(&self, outcome: HoldOutcome, now: impl FnOnce() -> Moment) -> HoldOutcome {
         if let Some(since) = self.since.get()
             && self.outcome.set(outcome).is_ok()
@@ -146,7 +146,7 @@ impl HoldRecord {
 
     /// Warns, once, if a holder had the lease and it ended without its release.
     ///
-    /// Not under a lock: a subscriber may take its time.
+    /// Not under a mutex: a subscriber may be slow.
     pub(crate) fn lose(&self, grant: &Grant, lost: &Lost, now: Moment) {
         let (Some(cause), Some(since)) = (LossCause::of(lost.cause()), self.since.get()) else { return };
         if self.outcome.set(HoldOutcome::Lost).is_err() {
@@ -163,7 +163,7 @@ impl HoldRecord {
         self.metrics.released(outcome);
     }
 
-    /// A renewal succeeded when so much validity was left; if none was, it came too late.
+    /// A renewal succeeded with this much validity left; if none was left, it came too late.
     pub(crate) fn renewed_with(&self, left: Duration) {
         if !left.is_zero() {
             self.metrics.renewal_margin(left);
@@ -171,7 +171,7 @@ impl HoldRecord {
     }
 }
 
-/// One renewal of one lease. Dropped before its answer, nothing is known of it.
+/// One renewal of one lease. If it is dropped before its answer, its result is unknown.
 pub(crate) struct RenewalRecord {
     pub(crate) span: Span,
     metrics: LockMetrics,

@@ -1,4 +1,4 @@
-//! `Waiters`: brings hints to the waiters of this process.
+//! `Waiters`: delivers hints to the waiters of this process.
 
 use std::{
     future::pending,
@@ -13,14 +13,14 @@ use foldhash::HashMap;
 use tenure_core::{Audience, Backend, Host, OwnerId, ProcessId, WakeEvent, WakeStream, locked};
 use tokio::sync::Notify;
 
-/// The stream is polled for so long after the last waiter has gone: one that comes soon wakes no thread.
+/// How long the stream is polled after the last waiter has left: a waiter that follows soon wakes no thread.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The waiters of one process. The task that receives a hint notifies its waiter; no waiter depends on another one. What a store
-/// finds only by looking, the keeper's thread looks for while there are waiters.
+/// The waiters of one process. The task that receives a hint notifies its waiter; no waiter depends on another one.
+/// Where a store must be polled for hints, the keeper's thread polls it while there are waiters.
 pub(crate) struct Waiters {
     owners: Arc<OwnerWakers>,
-    /// Until the keeper's thread takes it, and where it puts it back.
+    /// Here while the keeper's thread does not have it.
     stream: Mutex<Option<Box<dyn WakeStream>>>,
     waiting: AtomicUsize,
     /// The stream is polled.
@@ -28,11 +28,11 @@ pub(crate) struct Waiters {
     began: Notify,
 }
 
-/// What wakes each waiter.
+/// The wakers of the waiters.
 #[derive(Default)]
 struct OwnerWakers(Mutex<HashMap<OwnerId, Arc<Notify>>>);
 
-/// Where the hints for one waiter arrive; it ends when it is dropped.
+/// The hints for one waiter; they end when it is dropped.
 pub(crate) struct Subscription<'a> {
     waiters: &'a Waiters,
     owner: OwnerId,
@@ -50,7 +50,7 @@ struct Polling<'a> {
 
 impl OwnerWakers {
     fn notify(&self, wake: WakeEvent) {
-        // OK because a map is whole whenever code that can panic runs.
+        // OK because a map is consistent whenever code that can panic runs.
         let owners = locked(&self.0);
         match wake {
             WakeEvent::Owner(owner) => owners.get(&owner).into_iter().for_each(|notify| notify.notify_one()),
@@ -76,7 +76,7 @@ impl Waiters {
         }
     }
 
-    /// To be made before the claim is sent, so that no hint comes too early.
+    /// Call it before the claim is sent, so that no hint comes too early.
     pub(crate) fn subscribe(&self, owner: OwnerId) -> Subscription<'_> {
         let notify = Arc::new(Notify::new());
         locked(&self.owners.0).insert(owner, notify.clone());
@@ -106,7 +106,7 @@ impl Waiters {
                     () = host.sleep_until(host.now() + LINGER) => {}
                 }
             }
-            // A waiter that comes from here on sees it, and one that came before is seen.
+            // A waiter that comes after this store sees it, and one that came before is seen here.
             self.is_polled.store(false, Ordering::SeqCst);
         }
     }
@@ -138,7 +138,7 @@ impl Subscription<'_> {
     /// Waits for a hint to this owner.
     ///
     /// # Cancel safety
-    /// No hint is lost: what was notified stays notified.
+    /// No hint is lost: a notification stays until it is read.
     pub(crate) async fn woken(&self) {
         let waiters = self.waiters;
         waiters.waiting.fetch_add(1, Ordering::SeqCst);

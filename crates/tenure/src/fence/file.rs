@@ -1,4 +1,4 @@
-//! `FencedFile`: a file with its mark beside it.
+//! `FencedFile`: a file with its mark in a second file.
 
 use std::{
     ffi::OsString,
@@ -12,11 +12,12 @@ use nix::libc;
 
 use crate::fence::pass::{Pass, Refused, decimal};
 
-/// A file that refuses former holders.
+/// A file that refuses writes of former holders.
 ///
-/// Beside `report` are two more files: `report.mark`, the largest token of an exclusive holder that has been here, and
-/// `report.lock`, which is empty and is locked for each look at the mark. For a moment there is also `report.tenure-new`.
-/// The first use makes them. Clones and other processes may use the same path; all writers must come through here.
+/// Next to `report` are two more files: `report.mark`, the largest token of an exclusive holder so far, and
+/// `report.lock`, which is empty and is locked during each access to the mark. For a moment there is also
+/// `report.tenure-new`. The first use creates them. Clones and other processes may use the same path; all writers
+/// must use this type.
 ///
 /// ```
 /// use tenure::fence::{FencedFile, Pass};
@@ -36,24 +37,26 @@ use crate::fence::pass::{Pass, Refused, decimal};
 /// ```
 ///
 /// # Fencing
-/// The check, the raise and the write are one step under the lock of `report.lock`. The mark is raised first, on the disk,
-/// and then the data is replaced as a whole. A crash or a power cut leaves at worst a raised mark and the old data, which
-/// does no harm; never new data under an old mark.
+/// The check, the raise and the write are one step under the lock of `report.lock`. The mark is raised on the disk
+/// first, and then the data is replaced as a whole. A crash or a power failure leaves at worst a raised mark and
+/// the old data, which does no harm; never new data under an old mark.
 ///
 /// # What is not promised
-/// * **It blocks.** Every call but [`read`](Self::read) waits for others at the same file, for as long as the disk takes for
-///   up to two files. In an asynchronous program it belongs on a thread for blocking work (`spawn_blocking`).
-/// * **A process that is stopped inside such a call holds up the others** until it goes on or dies.
+/// * **It blocks.** Every call but [`read`](Self::read) waits for other users of the file, for as long as the disk
+///   takes for up to two files. In an asynchronous program, call it on a thread for blocking work
+///   (`spawn_blocking`).
+/// * **A process that is stopped inside such a call blocks the others** until it continues or dies.
 /// * Without the mark, because it was removed or the data was copied without it, former holders may write again. If
-///   the lock is removed during a write, the next writer writes beside it.
-/// * A reader is not told that its lease has ended. A program that reads and writes later calls [`touch`](Self::touch) before
-///   it reads, or [`update`](Self::update).
-/// * One host. On a network file system this is as good as its locks and its renames.
-/// * The file keeps its permissions, but no set-id bit, which would make it run as the user that wrote it. It keeps its
-///   owner and its group if the writer may give files away, as root may. Otherwise they become the writer's, and a group
-///   that is not the old one may do no more than all users. Hard links keep the old data; access lists are lost.
-/// * A user that may write in its folder may replace anything here. Links and what is no plain file are refused, not
-///   followed.
+///   the lock file is removed during a write, the next writer writes at the same time.
+/// * A reader does not learn that its lease has ended. A program that reads and writes later calls
+///   [`touch`](Self::touch) before it reads, or [`update`](Self::update).
+/// * One host. On a network file system the guarantee is as good as the locks and renames of that file system.
+/// * The file keeps its permissions, except for set-id bits, which would make it run as the user that wrote it. It
+///   keeps its owner and its group if the writer may change them, as root may. Otherwise they become the writer's,
+///   and a group other than the old one gets no more rights than all users. Hard links keep the old data; access
+///   lists are lost.
+/// * A user that may write in the folder may replace any of these files. Links and files that are not regular are
+///   refused, not followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencedFile {
     data: PathBuf,
@@ -62,19 +65,19 @@ pub struct FencedFile {
 }
 
 impl FencedFile {
-    /// The file at this path, whose directory must exist. Nothing is opened or made yet.
+    /// The file at this path, whose directory must exist. Opens and creates nothing yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let data = path.into();
         let (mark, lock) = (beside(&data, ".mark"), beside(&data, ".lock"));
         Self { data, mark, lock }
     }
 
-    /// Where the data is.
+    /// The path of the data.
     pub fn path(&self) -> &Path {
         &self.data
     }
 
-    /// The data as it is, or `None` if there is none yet. Needs no pass and no lock; never sees half a write.
+    /// The present data, or `None` if there is none yet. Needs no pass and no lock; never returns a partial write.
     ///
     /// # Errors
     /// [`FileError::Io`] if it cannot be read, [`FileError::NotAFile`] if it is a link, a folder or a device.
@@ -82,21 +85,22 @@ impl FencedFile {
         read(&self.data)
     }
 
-    /// The mark as it is, 0 if no exclusive holder has been here.
+    /// The present mark, 0 before the first exclusive holder.
     ///
     /// # Errors
-    /// As [`read`](Self::read), and [`FileError::Damaged`] if it is no number.
+    /// As [`read`](Self::read), and [`FileError::Damaged`] if it is not a number.
     pub fn mark(&self) -> Result<u64, FileError> {
         let Some(found) = read(&self.mark)? else { return Ok(0) };
         let number = str::from_utf8(&found).ok().and_then(|text| text.strip_suffix('\n')).and_then(decimal);
         number.ok_or_else(|| FileError::Damaged { path: self.mark.clone() })
     }
 
-    /// Shows a pass without writing data: raises the mark, or checks it. Do so before the first read of what will be
-    /// written later: otherwise a former holder's write can slip in between.
+    /// Shows a pass without writing data: raises the mark, or checks it. Call it before the first read of data that
+    /// will be written later. Otherwise a former holder can write in between.
     ///
     /// # Errors
-    /// [`FileError::Refused`] if a later holder has been here; the others if the mark cannot be seen or raised.
+    /// [`FileError::Refused`] if a later holder has shown its token; the others if the mark cannot be read or
+    /// raised.
     pub fn touch(&self, pass: Pass) -> Result<(), FileError> {
         let _lock = self.admit(pass)?;
         Ok(())
@@ -105,14 +109,15 @@ impl FencedFile {
     /// Replaces the data as a whole.
     ///
     /// # Errors
-    /// [`FileError::Refused`], [`FileError::Damaged`] and [`FileError::NotAFile`]: nothing was written. [`FileError::Io`]:
-    /// the data is the old or the new, as a whole, and the mark may be raised; the same holder may try again.
+    /// [`FileError::Refused`], [`FileError::Damaged`] and [`FileError::NotAFile`]: nothing was written.
+    /// [`FileError::Io`]: the data is the old or the new, as a whole, and the mark may be raised; the same holder
+    /// may try again.
     pub fn write(&self, pass: Pass, data: &[u8]) -> Result<(), FileError> {
         let _lock = self.admit(pass)?;
         self.replace(data)
     }
 
-    /// Reads the data, has `change` make the new data of it, and writes that, as one step that no other writer enters.
+    /// Reads the data, passes it to `change`, and writes the result, in one step without another writer in between.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -125,7 +130,8 @@ impl FencedFile {
         self.replace(&change(self.read()?))
     }
 
-    /// Locks, judges, and raises the mark on the disk. What it gives keeps the others out until it is dropped.
+    /// Locks, judges, and raises the mark on the disk. The returned file keeps other writers out until it is
+    /// dropped.
     fn admit(&self, pass: Pass) -> Result<File, FileError> {
         for path in [&self.data, &self.mark, &self.lock] {
             refuse_what_is_no_file(path)?;
@@ -147,7 +153,7 @@ impl FencedFile {
             .map_err(|error| io_error("cannot be written", &self.data, error))
     }
 
-    /// The lock, on the file that stands there: one that was removed meanwhile keeps nobody out.
+    /// Locks the file that is at the path: a lock file that was removed in the meantime excludes no process.
     fn locked(&self) -> Result<File, FileError> {
         let failed = |error| io_error("cannot be locked", &self.lock, error);
         for _ in 0..TRIES {
@@ -168,36 +174,37 @@ impl FencedFile {
     }
 }
 
-/// Why a fenced file did not do what it was asked for.
+/// Why a fenced file refused or failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// A later holder has been here. Nothing was written; do not try again with the same token.
+    /// A later holder has shown its token. Nothing was written; do not try again with the same token.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// The mark is no number. Nothing was written: without it a former holder cannot be told from the present one.
+    /// The mark is not a number. Nothing was written: without the mark, it is unknown which holder is the present
+    /// one.
     #[error(
         "{}: holds no token; write the largest token that was ever used here into it, followed by a line end",
         path.display()
     )]
     Damaged {
-        /// Where the mark is kept.
+        /// The path of the mark.
         path: PathBuf,
     },
-    /// A link, a directory, a device. Nothing was written: a link would have a mark of its own beside it.
+    /// A link, a directory or a device. Nothing was written: a link would have a separate mark.
     #[error("{}: is not a plain file; name the file itself", path.display())]
     NotAFile {
-        /// What it is about.
+        /// The path.
         path: PathBuf,
     },
     /// The file system failed.
     #[error("{}: {what}", path.display())]
     Io {
-        /// What could not be done.
+        /// The step that failed.
         what: &'static str,
-        /// With which file.
+        /// The path.
         path: PathBuf,
-        /// In its own words.
+        /// The error of the operating system.
         #[source]
         error: io::Error,
     },
@@ -217,7 +224,7 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// What is in a file, or `None` if there is none.
+/// The content of a file, or `None` if there is none.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
     let what = "cannot be read";
     let found = absent_is_none(open(path, File::options().read(true)));
@@ -228,18 +235,18 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
     Ok(Some(data))
 }
 
-/// Follows no link, and waits for nobody at what turns out to be a pipe.
+/// Follows no link, and does not block on a pipe.
 fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
 }
 
-/// It may have become something else since it was looked at.
+/// Checks the open file again, because the path may have been replaced since the first check.
 fn is_plain(file: &File, path: &Path) -> Result<(), FileError> {
     let found = file.metadata().map_err(|error| io_error("cannot be read", path, error))?;
     if found.is_file() { Ok(()) } else { Err(FileError::NotAFile { path: path.to_owned() }) }
 }
 
-/// A link, a folder that is to be written, and a pipe or a socket that nobody reads from, are no files.
+/// A link, a folder to be written, and a pipe or socket without a reader are not regular files.
 fn refused(error: io::Error, what: &'static str, path: &Path) -> FileError {
     match error.raw_os_error() {
         Some(libc::ELOOP | libc::EISDIR | libc::ENXIO) => FileError::NotAFile { path: path.to_owned() },
@@ -251,10 +258,11 @@ fn io_error(what: &'static str, path: &Path, error: io::Error) -> FileError {
     FileError::Io { what, path: path.to_owned(), error }
 }
 
-/// How often the lock's file may be removed under us, or a signal interrupt the waiting.
+/// How often the lock file may be removed during the call, or a signal interrupt the wait.
 const TRIES: usize = 16;
 
-/// A file's new content, there as a whole and on the disk, or not at all: what will stand at a path. One at a time for each path: its caller has the lock.
+/// A file's new content, complete and on the disk, or not at all. One at a time for each path, because its caller
+/// has the lock.
 struct Replacement<'a> {
     path: &'a Path,
 }
@@ -264,7 +272,7 @@ impl<'a> Replacement<'a> {
         Self { path }
     }
 
-    /// Writes beside, then renames over. When it returns, a power cut takes nothing back.
+    /// Writes a new file, then renames it over the old one. When it returns, a power failure undoes nothing.
     fn write(&self, content: &[u8]) -> io::Result<()> {
         let old = absent_is_none(fs::symlink_metadata(self.path))?;
         let (mut file, draft) = self.draft(old.is_some())?;
@@ -283,12 +291,12 @@ impl<'a> Replacement<'a> {
         self.folder().and_then(|folder| folder.sync_all())
     }
 
-    /// A new file, and its name. It is nobody's but ours until it has the owner and the permissions of what it replaces,
-    /// which may hold secrets. Its name is always the same, so that crashes leave one at most; where something stands in
-    /// the way that cannot be removed, as another user's file in a shared folder, it is one that nobody can foresee.
+    /// Creates a new file. Only this user may read it until it has the owner and the permissions of the file that
+    /// it replaces, which may hold secrets. Its name is always the same, so crashes leave at most one. If another
+    /// file with that name cannot be removed, such as another user's file in a shared folder, the name is random.
     fn draft(&self, is_private: bool) -> io::Result<(File, PathBuf)> {
         let usual = self.beside(ENDING);
-        // What a crash left behind.
+        // A crash left this file.
         let cleared = absent_is_none(fs::remove_file(&usual)).is_ok();
         match self.create(&usual, is_private) {
             Ok(file) => return Ok((file, usual)),
@@ -301,7 +309,7 @@ impl<'a> Replacement<'a> {
         Ok((self.create(&unforeseen, is_private)?, unforeseen))
     }
 
-    /// Fails if anything has the name, also a link that leads nowhere.
+    /// Fails if the name exists, even as a link that leads nowhere.
     fn create(&self, draft: &Path, is_private: bool) -> io::Result<File> {
         let mut options = File::options();
         options.write(true).create_new(true).custom_flags(libc::O_NOFOLLOW);
@@ -323,19 +331,19 @@ impl<'a> Replacement<'a> {
     }
 }
 
-/// Gives a file the owner, the group and the permissions of another one, as far as we may: first whose it is, then what
-/// they may do. Never a set-id bit: they would make the file run as the user that wrote it.
+/// Gives a file the owner, the group and the permissions of another one, as far as the system permits: first the
+/// owner, then the permissions. Never a set-id bit, which would make the file run as the user that wrote it.
 fn inherit(file: &File, old: &Metadata) -> io::Result<()> {
     let ours = file.metadata()?;
     let is_owned = old.uid() == ours.uid() || fchown(file, Some(old.uid()), None).is_ok();
     let is_grouped = old.gid() == ours.gid() || fchown(file, None, Some(old.gid())).is_ok();
     let mut mode = old.mode() & 0o777;
     if !is_grouped {
-        // What its group may do is not what ours may do: no more than everybody.
+        // The group is not the old one: it gets no more rights than all users.
         mode &= 0o707 | (mode & 0o007) << 3;
     }
     if !is_owned {
-        // The owner is we, who wrote it.
+        // This process is the owner and wrote it.
         mode |= 0o600;
     }
     file.set_permissions(Permissions::from_mode(mode))
@@ -349,5 +357,5 @@ fn absent_is_none<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Nobody's file has such a name: what stands there is removed.
+/// Reserved for this module: an existing file with this ending is removed.
 const ENDING: &str = ".tenure-new";

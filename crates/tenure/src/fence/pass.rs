@@ -1,4 +1,4 @@
-//! `Pass`: what a holder shows to a resource, and the rule by which it is judged.
+//! `Pass`: the token that a holder shows to a resource, and the rule that judges it.
 
 use std::{env, ffi::OsString};
 
@@ -6,10 +6,10 @@ use tenure_core::{FencingToken, Mode};
 
 use crate::{guard::Guard, lease::Lease};
 
-/// What a holder shows to a resource: its token, and whether the resource's mark rises to it.
+/// What a holder shows to a resource: its token, and whether it raises the resource's mark.
 ///
-/// Made by [`Lease::pass`], or of a token that came another way. An exclusive holder's pass **raises** the mark, a
-/// shared one's is only **checked** against it.
+/// Made by [`Lease::pass`], or from a token that came another way. An exclusive holder's pass **raises** the mark;
+/// a shared one is only **checked** against it.
 ///
 /// ```
 /// use tenure::{FencingToken, fence::Pass};
@@ -27,26 +27,26 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Of a holder that holds the lock in this mode.
+    /// For a holder that holds the lock in this mode.
     pub const fn new(token: FencingToken, mode: Mode) -> Self {
         Self { token, raises: matches!(mode, Mode::Exclusive) }
     }
 
-    /// Of a mutex's holder, or a writer.
+    /// For the holder of a mutex, or a writer.
     pub const fn exclusive(token: FencingToken) -> Self {
         Self { token, raises: true }
     }
 
-    /// Of a reader, or the holder of a permit.
+    /// For a reader, or the holder of a permit.
     pub const fn shared(token: FencingToken) -> Self {
         Self { token, raises: false }
     }
 
-    /// Of a child of `tenure run`, which finds the token in `TENURE_TOKEN`. The mode is what the command was told: shared
+    /// For a child of `tenure run`, which finds the token in `TENURE_TOKEN`. Pass the mode of the command: shared
     /// with `-s` and `--slots`, exclusive otherwise.
     ///
     /// # Errors
-    /// [`NoToken`] if the variable is not there or no number.
+    /// [`NoToken`] if the variable is missing or not a number.
     pub fn from_env(mode: Mode) -> Result<Self, NoToken> {
         Ok(Self::new(token_of(env::var_os(VARIABLE))?, mode))
     }
@@ -61,10 +61,10 @@ impl Pass {
         self.raises
     }
 
-    /// The rule: the mark after this pass was shown to a resource that has this mark.
+    /// The rule: returns the new mark of a resource with this mark after this pass.
     ///
-    /// A resource of your own calls it in the same atomic step as the write, and keeps the answer durably, no later
-    /// than the write. A resource that no holder has written to has the mark 0.
+    /// Your own resource calls it in the same atomic step as the write, and stores the returned mark durably, no
+    /// later than the write. A resource without a write so far has the mark 0.
     ///
     /// # Errors
     /// [`Refused`] if the mark is above the token: nothing may be written.
@@ -89,14 +89,15 @@ impl From<&Guard> for Pass {
     }
 }
 
-/// A later holder has been at the resource: the lease with this token has ended. Do not try again with the same token.
+/// A later holder has shown its token to the resource: the lease with this token has ended. Do not try again with
+/// the same token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("token {token} is refused: a later holder with token {mark} has been here")]
 #[non_exhaustive]
 pub struct Refused {
-    /// What was shown.
+    /// The token that was shown.
     pub token: FencingToken,
-    /// What the resource remembers.
+    /// The mark of the resource.
     pub mark: u64,
 }
 
@@ -104,10 +105,10 @@ pub struct Refused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoToken {
-    /// There is no such variable.
+    /// The variable is missing.
     #[error("{VARIABLE} is not set; start this program with `tenure run`")]
     Missing,
-    /// It is no number.
+    /// The variable is not a number.
     #[error("{VARIABLE} is not a whole number; start this program with `tenure run`")]
     Malformed,
 }
@@ -118,13 +119,13 @@ fn token_of(value: Option<OsString>) -> Result<FencingToken, NoToken> {
     Ok(FencingToken::new(number))
 }
 
-/// A number as we write it: digits only, so no sign and no blank.
+/// A number as Tenure writes it: digits only, without sign or blank.
 pub(super) fn decimal(text: &str) -> Option<u64> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_plain)
 }
 
-/// Where `tenure run` puts the token.
+/// The variable that `tenure run` sets to the token.
 const VARIABLE: &str = "TENURE_TOKEN";
 
 #[cfg(test)]
@@ -133,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// A holder of one lock and what it does at the resource.
+    /// A holder of one lock and its action at the resource.
     #[derive(Clone, Debug)]
     struct Visit {
         token: u64,
@@ -148,8 +149,8 @@ mod tests {
     }
 
     proptest! {
-        /// L3, hazard 50: an exclusive holder is let in if and only if no later exclusive one was there; shared holders never
-        /// keep anybody out.
+        /// L3, hazard 50: the resource accepts an exclusive holder exactly if no later exclusive one was there;
+        /// shared holders exclude no holder.
         #[test]
         fn a_visit_is_refused_exactly_if_a_later_exclusive_holder_was_there(visits in visits()) {
             let mut mark = 0;
@@ -173,7 +174,7 @@ mod tests {
         }
     }
 
-    /// Hazard 50: in one register that everybody raises, the permit that came first would be refused for being first.
+    /// Hazard 50: if every grant raised the mark, the first permit would be refused for being first.
     #[test]
     fn two_permits_write_in_any_order() {
         let (first, second) = (Pass::shared(FencingToken::new(4)), Pass::shared(FencingToken::new(5)));

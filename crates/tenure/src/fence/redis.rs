@@ -1,11 +1,11 @@
-//! A fenced key in Redis: one script, and where the mark is kept.
+//! A fenced key in Redis: one script, and the key of its mark.
 //!
-//! Any client can run it. [`SCRIPT`] opens with its contract: what goes in, what comes out, what is atomic.
+//! Any client can run it. [`SCRIPT`] begins with its contract: input, output, what is atomic.
 //!
 //! ```text
 //! EVAL SCRIPT 2 report {report}:mark 1763755200000001 x SET "new text"
 //! ```
-//! answers `1` and the mark if the write was done, `0` and the mark if a later holder has been there.
+//! returns `1` and the mark if the write was done, `0` and the mark if a later holder has shown its token.
 //!
 //! ```
 //! use tenure::{FencingToken, fence::{Pass, redis}};
@@ -19,16 +19,16 @@
 //! ```
 //!
 //! # What is not promised
-//! * **A Redis that forgets, forgets marks.** After a fail-over or a restart that loses the last writes, the mark may be
-//!   lower than it was, as the value may be older. A server that evicts keys (anything but `noeviction`) may throw away
-//!   the mark and keep the value. Where that is not enough, keep the data in a database.
-//! * **The mark has no end, and must not get one.** Deleting it admits former holders again.
-//! * **Writes that do not come through the script are not fenced.**
-//! * The protected key is not the lock's: on Redis a lock named `report` *is* the key `report`.
+//! * **A Redis that loses data loses marks.** After a failover or a restart that loses the last writes, the mark
+//!   may be lower than it was, and the value may be older. A server that evicts keys (any policy but `noeviction`)
+//!   may evict the mark and keep the value. Where that is not enough, keep the data in a database.
+//! * **The mark has no expiry, and must not get one.** After it is deleted, former holders may write again.
+//! * **Writes without the script are not fenced.**
+//! * The protected key differs from the lock's: on Redis a lock named `report` *is* the key `report`.
 
 use crate::fence::pass::Pass;
 
-/// The script, in Lua. It says `GET` and `SET` of the mark, and the one command that it is given.
+/// The script, in Lua. It calls `GET` and `SET` on the mark, and the one command in its arguments.
 pub const SCRIPT: &str = include_str!("redis.lua");
 
 /// The first two of the script's `ARGV`: the token, and `x` if it raises the mark or `s` if not.
@@ -38,8 +38,8 @@ pub fn arguments(pass: Pass) -> [String; 2] {
 
 /// The key of the mark of a key, on the same node of a Cluster: `{report}:mark` for `report`, `{a}b:mark` for `{a}b`.
 ///
-/// `None` if there is no such name, because the key has braces that are no hash tag. Any other key on the same node does
-/// as well, as long as all take the same one.
+/// `None` if there is no such name, because the braces in the key are not a hash tag. Any other key on the same
+/// node works too, as long as all clients use the same one.
 pub fn mark_key(key: &str) -> Option<String> {
     if is_tagged(key) {
         return Some(format!("{key}:mark"));
@@ -48,7 +48,7 @@ pub fn mark_key(key: &str) -> Option<String> {
     is_free_of_braces.then(|| format!("{{{key}}}:mark"))
 }
 
-/// Whether there is something between the first `{` and the first `}` behind it: that alone is hashed.
+/// Whether there is text between the first `{` and the next `}`: only that text is hashed.
 fn is_tagged(key: &str) -> bool {
     let inside = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     inside.is_some_and(|(tag, _)| !tag.is_empty())

@@ -1,8 +1,8 @@
-//! Fenced rows in PostgreSQL, MySQL, MariaDB and SQLite: the texts, for the driver of your choice.
+//! Fenced rows in PostgreSQL, MySQL, MariaDB and SQLite: SQL text for any driver.
 //!
 //! # A table that gets a column
-//! [`Column`] gives the two pieces of your own statement. No row changed: refused. On MySQL and MariaDB the table gets a
-//! second column, see [`Column::with_counter`].
+//! [`Column`] gives the two parts for your own statement. If it changes no row, the holder is refused. On MySQL and
+//! MariaDB the table gets a second column, see [`Column::with_counter`].
 //!
 //! ```
 //! use rusqlite::Connection;
@@ -28,8 +28,9 @@
 //! ```
 //!
 //! # Anything else in the same database
-//! [`Table`] keeps the marks of what cannot get a column: several rows, several tables, rows that come and go. Its
-//! statement goes first in the transaction; one row comes back: go on; none: refused, roll back.
+//! [`Table`] keeps the marks of data that cannot get a column: several rows, several tables, rows that are inserted
+//! and deleted. Its statement is the first of the transaction. If it returns one row, continue; if it returns none,
+//! the holder is refused: roll back.
 //!
 //! ```
 //! use rusqlite::{Connection, OptionalExtension, TransactionBehavior::Immediate};
@@ -58,37 +59,39 @@
 //! On MySQL and MariaDB an exclusive pass changes one row where the others return one, see [`Table::touch`].
 //!
 //! # Why this is one atomic step
-//! * *PostgreSQL*, in `READ COMMITTED`, or in `SERIALIZABLE` if all transactions are. A raise (and a write to a row with a
-//!   [`Column`]) locks the row until the transaction ends. A statement that comes meanwhile waits, and then its condition is
-//!   looked at again, on the row as it is by then. A check takes `FOR SHARE`: checks run beside each other, a raise waits for them, and they for a raise. Above
-//!   `READ COMMITTED` the one that waited may get a serialization failure instead: nothing was written, begin anew.
-//!   **In `REPEATABLE READ` touch in a transaction of its own first**, and again in that of the write. What such a
-//!   transaction sees is what was there when its first statement began. A raise that waits for a check goes on when that
-//!   transaction has committed, and then reads as if it had not. Where both are `SERIALIZABLE`, the server
-//!   notices that they cannot be put in order, and the one that reads so fails.
-//! * *MySQL and MariaDB*, on InnoDB, in every isolation. A raise (and a write to a row with a [`Column`]) locks the row until
-//!   the transaction ends. A statement that comes meanwhile waits, and judges the row as it is by then, also in
-//!   `REPEATABLE READ`. A check takes `LOCK IN SHARE MODE`: checks run beside each other, a raise waits for them, and they
-//!   for a raise. What a transaction reads is what is there at its first read, so begin with the touch, and not with
-//!   `START TRANSACTION WITH CONSISTENT SNAPSHOT`. A statement that waits for too long (1205), that is in a deadlock (1213),
-//!   or whose row has changed since the first read (1020, only MariaDB) wrote nothing: roll back, begin anew.
-//! * *SQLite*. There is one writer at a time. Begin with `BEGIN IMMEDIATE`. With a plain `BEGIN` a transaction that
-//!   checked, and then finds that another one wrote meanwhile, cannot write any more: safe, but an error.
+//! * *PostgreSQL*, in `READ COMMITTED`, or in `SERIALIZABLE` if all transactions are. A raise (and a write to a row
+//!   with a [`Column`]) locks the row until the transaction ends. Another statement waits for that end, and then
+//!   its condition is checked again, on the changed row. A check takes `FOR SHARE`: several checks run at the same
+//!   time, a raise waits for them, and they wait for a raise. Above `READ COMMITTED` the transaction that waited
+//!   may get a serialization failure instead: nothing was written, begin anew. **In `REPEATABLE READ` touch in a
+//!   separate transaction first**, and again in that of the write. Such a transaction reads the state at the start
+//!   of its first statement. A raise that waits for a check continues when that transaction has committed, and then
+//!   still reads the state before it. Where both are `SERIALIZABLE`, the server detects that they have no order,
+//!   and the one that reads so fails.
+//! * *MySQL and MariaDB*, on InnoDB, in every isolation level. A raise (and a write to a row with a [`Column`])
+//!   locks the row until the transaction ends. Another statement waits for that end, and judges the row as it is
+//!   then, even in `REPEATABLE READ`. A check takes `LOCK IN SHARE MODE`: several checks run at the same time, a
+//!   raise waits for them, and they wait for a raise. A transaction reads the state at its first read. So begin
+//!   with the touch, and not with `START TRANSACTION WITH CONSISTENT SNAPSHOT`. A statement wrote nothing if it
+//!   waited too long (1205), was in a deadlock (1213), or found a row that has changed since the first read (1020,
+//!   only MariaDB): roll back, begin anew.
+//! * *SQLite*. There is one writer at a time. Begin with `BEGIN IMMEDIATE`. After a plain `BEGIN`, a transaction
+//!   that checked cannot write any more if another one wrote in the meantime: safe, but an error.
 //!
-//! In autocommit the statement of a [`Table`] protects nothing: it must be in the transaction of the write. The role needs
-//! `SELECT`, `INSERT` and `UPDATE` on the table.
+//! In autocommit the statement of a [`Table`] protects nothing: it must be in the transaction of the write. The
+//! role needs `SELECT`, `INSERT` and `UPDATE` on the table.
 //!
-//! A holder that is stopped inside of its transaction holds up the next one until its connection ends. PostgreSQL's
-//! `idle_in_transaction_session_timeout` and MariaDB's `idle_transaction_timeout` bound that; in MySQL `wait_timeout` does,
-//! and in SQLite only the end of the process.
+//! A holder that is stopped inside its transaction delays the next one until its connection ends. PostgreSQL's
+//! `idle_in_transaction_session_timeout` and MariaDB's `idle_transaction_timeout` limit that; in MySQL
+//! `wait_timeout` does, and in SQLite only the end of the process.
 //!
 //! # Tokens as numbers
 //! A mark is a `BIGINT`. Tokens of all backends fit: `i64::try_from(pass.token().get())`.
 //!
 //! # What is not promised
-//! A row that is deleted takes its mark along, and one that is not there yet has none: use a [`Table`] for those, and
-//! delete nothing from it. Reads are not fenced: touch first, then read; in PostgreSQL's `REPEATABLE READ` that
-//! is not enough, see above. A statement that leaves out the condition is not fenced.
+//! A deleted row loses its mark, and a row that does not exist yet has none: use a [`Table`] for those, and delete
+//! nothing from it. Reads are not fenced: touch first, then read; in PostgreSQL's `REPEATABLE READ` that is not
+//! enough, see above. A statement without the condition is not fenced.
 
 use crate::fence::pass::Pass;
 
@@ -101,36 +104,36 @@ pub struct Column {
 }
 
 impl Column {
-    /// With the name of the column and the placeholder that stands for the token: `$1`, `?1`, `:token`. For a driver of MySQL
-    /// that knows `?` alone, name a variable, `@token`, and run `SET @token = ?` before, over the same connection.
+    /// With the name of the column and the placeholder of the token: `$1`, `?1`, `:token`. For a MySQL driver that
+    /// supports only `?`, use a variable, `@token`, and run `SET @token = ?` before, over the same connection.
     ///
     /// # Errors
-    /// [`NotSql`] if one of them is none.
+    /// [`NotSql`] if one of them is not valid.
     pub fn new(column: &str, token: &str) -> Result<Self, NotSql> {
         Ok(Self { column: identifier(column)?, token: placeholder(token)?, counter: None })
     }
 
     /// With a second column that counts the writes: `BIGINT NOT NULL DEFAULT 0`. **Needed on MySQL and MariaDB.**
     ///
-    /// Their servers count the rows that a statement *changes*. A holder that writes what is there already, with the token that
-    /// is there already, changes no row, and would take that for a refusal. (A client that sets `CLIENT_FOUND_ROWS` is told how
-    /// many rows were found.) With a counter each write changes its row, and both counts are the same.
+    /// Their servers count the rows that a statement *changes*. A holder that writes the present value with the
+    /// present token changes no row, and would take that for a refusal. (With `CLIENT_FOUND_ROWS` a client gets the
+    /// number of rows found.) With a counter each write changes its row, and both counts are the same.
     ///
     /// # Errors
-    /// [`NotSql`] if it is no name.
+    /// [`NotSql`] if it is not a valid name.
     pub fn with_counter(self, column: &str) -> Result<Self, NotSql> {
         Ok(Self { counter: Some(identifier(column)?), ..self })
     }
 
-    /// What must be true of the row, for `WHERE … AND …`: `mark <= $1`.
+    /// The condition on the row, for `WHERE … AND …`: `mark <= $1`.
     pub fn condition(&self) -> String {
         format!("{} <= {}", self.column, self.token)
     }
 
-    /// What becomes of the mark, for `SET …, …`: `mark = $1`, and for a pass that does not raise it `mark = mark`. With a
+    /// The new mark, for `SET …, …`: `mark = $1`, and for a pass that does not raise it `mark = mark`. With a
     /// counter `, writes = writes + 1` follows.
     ///
-    /// Alone it touches: `UPDATE … SET mark = $1 WHERE id = $2 AND mark <= $1`, before the first read.
+    /// To touch, use it alone: `UPDATE … SET mark = $1 WHERE id = $2 AND mark <= $1`, before the first read.
     pub fn assignment(&self, pass: Pass) -> String {
         let value = if pass.raises() { &self.token } else { &self.column };
         let mark = format!("{} = {value}", self.column);
@@ -141,7 +144,7 @@ impl Column {
     }
 }
 
-/// Which words the database knows.
+/// The dialect of the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Dialect {
@@ -150,13 +153,13 @@ pub enum Dialect {
     /// SQLite 3.35 and later. Placeholders are `?1` and `?2`.
     Sqlite,
     /// MySQL 5.7 and later, and MariaDB. Placeholders are `:resource` and `:token`, which the drivers `mysql` and
-    /// `mysql_async` know. For a driver that knows `?` alone, take `@resource` and `@token`
-    /// ([`with_placeholders`](Table::with_placeholders)), and run `SET @resource = ?, @token = ?` before, over the same
-    /// connection.
+    /// `mysql_async` support. For a driver that supports only `?`, use `@resource` and `@token`
+    /// ([`with_placeholders`](Table::with_placeholders)), and run `SET @resource = ?, @token = ?` before, over the
+    /// same connection.
     Mysql,
 }
 
-/// A table that keeps the marks of resources by their names.
+/// A table that stores the marks of resources by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     name: String,
@@ -166,10 +169,10 @@ pub struct Table {
 }
 
 impl Table {
-    /// Of this name, which may have a schema's name before it: `fence`, `app.fence`.
+    /// A table of this name, with or without a schema: `fence`, `app.fence`.
     ///
     /// # Errors
-    /// [`NotSql`] if it is none.
+    /// [`NotSql`] if the name is not valid.
     pub fn new(name: &str, dialect: Dialect) -> Result<Self, NotSql> {
         for part in name.splitn(2, '.') {
             identifier(part)?;
@@ -182,19 +185,19 @@ impl Table {
         Ok(Self { name: name.to_owned(), dialect, resource: resource.to_owned(), token: token.to_owned() })
     }
 
-    /// With other placeholders for the name of the resource and the token.
+    /// Sets other placeholders for the name of the resource and the token.
     ///
     /// # Errors
-    /// [`NotSql`] if one of them is none.
+    /// [`NotSql`] if one of them is not valid.
     pub fn with_placeholders(self, resource: &str, token: &str) -> Result<Self, NotSql> {
         Ok(Self { resource: placeholder(resource)?, token: placeholder(token)?, ..self })
     }
 
-    /// Makes the table if it is not there. No parameters.
+    /// Creates the table if it does not exist. No parameters.
     pub fn create(&self) -> String {
         let name = &self.name;
         match self.dialect {
-            // Bytes: no collation makes two names one. On another engine nothing would be locked.
+            // Bytes: no collation makes two names equal. Other engines than InnoDB would lock nothing.
             Dialect::Mysql => format!(
                 "CREATE TABLE IF NOT EXISTS {name} (resource VARBINARY(512) PRIMARY KEY, mark BIGINT NOT NULL, \
                  writes BIGINT NOT NULL) ENGINE = InnoDB"
@@ -205,14 +208,16 @@ impl Table {
         }
     }
 
-    /// Registers a resource that no holder has written to. Its parameter is the name of the resource.
+    /// Registers a resource without a write so far. Its parameter is the name of the resource.
     ///
-    /// Changes nothing if it is there. An exclusive holder needs none of it, but on MySQL and MariaDB; a shared one does, because
-    /// there is no row to lock otherwise: run it before [`touch`](Self::touch), in the same transaction or long before.
+    /// Changes nothing if the resource is registered. Needed on MySQL and MariaDB, and elsewhere for shared
+    /// holders, which otherwise have no row to lock. Run it before [`touch`](Self::touch), in the same transaction
+    /// or long before.
     pub fn register(&self) -> String {
         let Self { name, resource, .. } = self;
         match self.dialect {
-            // Not IGNORE: that hides other mistakes, and takes a lock of which two make a deadlock when both raise.
+            // Not IGNORE, which hides other errors. It also takes a lock that leads to a deadlock when two
+            // transactions raise.
             Dialect::Mysql => format!(
                 "INSERT INTO {name} (resource, mark, writes) VALUES ({resource}, 0, 0) ON DUPLICATE KEY UPDATE mark = mark"
             ),
@@ -224,12 +229,13 @@ impl Table {
 
     /// Shows a pass: raises the mark or checks it. Its parameters are the name of the resource and the token.
     ///
-    /// **One row comes back, with the mark: go on. None: refused, or a shared holder at a resource that was never
-    /// [registered](Self::register).** The first statement of the transaction, before its reads and its writes.
+    /// **If it returns one row, with the mark, continue. If it returns none, the holder is refused, or a shared
+    /// holder touched a resource that was never [registered](Self::register).** Run it as the first statement of
+    /// the transaction, before its reads and its writes.
     ///
-    /// On MySQL and MariaDB a shared pass returns that row. **An exclusive pass returns none there, and changes one: one row
-    /// changed, go on; none, refused, or never registered.** Each raise counts itself in the row, so the number is the same
-    /// with `CLIENT_FOUND_ROWS` and without.
+    /// On MySQL and MariaDB a shared pass returns that row. **An exclusive pass returns no row there, but changes
+    /// one: one row changed, continue; none, refused or never registered.** Each raise also increments a counter in
+    /// the row, so the number is the same with and without `CLIENT_FOUND_ROWS`.
     pub fn touch(&self, pass: Pass) -> String {
         let Self { name, resource, token, .. } = self;
         if pass.raises() && self.dialect == Dialect::Mysql {
@@ -246,34 +252,34 @@ impl Table {
         }
         let lock = match self.dialect {
             Dialect::Postgres => " FOR SHARE",
-            // The word that MariaDB knows, too.
+            // MariaDB supports this clause, too.
             Dialect::Mysql => " LOCK IN SHARE MODE",
-            // OK because the transaction has the lock, or learns that it came too late when it writes.
+            // OK because the transaction has the lock, or its write fails if it came too late.
             Dialect::Sqlite => "",
         };
         format!("SELECT mark FROM {name} WHERE resource = {resource} AND mark <= {token}{lock}")
     }
 }
 
-/// A name or a placeholder that would not be safe to put into a statement.
+/// A name or a placeholder that is not safe in a statement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotSql {
-    /// Not a name.
+    /// Not a valid name.
     #[error("{0:?} is no plain SQL name: take letters, digits and `_`, no digit first, 63 at most")]
     Name(String),
-    /// Not a placeholder.
+    /// Not a valid placeholder.
     #[error("{0:?} is no placeholder: take `$1`, `?1`, `:token` or `@token`")]
     Placeholder(String),
 }
 
-/// Put into statements as it is, unquoted, so that it means what it means in your own statements.
+/// Put into statements unquoted, so that it has the same meaning as in your own statements.
 fn identifier(name: &str) -> Result<String, NotSql> {
     let is_good = is_word(name) && !name.starts_with(|c: char| c.is_ascii_digit()) && name.len() <= 63;
     is_good.then(|| name.to_owned()).ok_or_else(|| NotSql::Name(name.to_owned()))
 }
 
-/// A bare `?` is refused: it would be counted anew wherever it stands.
+/// A bare `?` is refused, because its number depends on its position.
 fn placeholder(text: &str) -> Result<String, NotSql> {
     let is_good = match text.split_at_checked(1) {
         Some(("$" | "?", number)) => {

@@ -1,4 +1,4 @@
-//! `Acquisition`: a claim's life, from the first request until granted or given up.
+//! `Acquisition`: a claim's life, from the first request until it is granted or ends without a grant.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tenure_core::{
 
 use crate::machine::backoff::Backoff;
 
-/// Grants in a row that came too late to be believed, after which waiting on is pointless (hazard 41).
+/// Grants in a row that came too late to be valid. After these, waiting longer is pointless (hazard 41).
 const TOO_LATE_MAX: u32 = 3;
 
 /// What the engine must do next.
@@ -16,9 +16,9 @@ const TOO_LATE_MAX: u32 = 3;
 pub(crate) enum AcquireAction {
     /// Send the claim; under a new owner if an earlier one was released.
     Ask { fresh_owner: bool },
-    /// Wait until then, or until woken.
+    /// Wait until then, or until notified.
     Wait { until: Moment },
-    /// Send a release: something is, or may be, there that we do not want.
+    /// Send a release: the store has, or may have, a grant or place that must not stay.
     Release,
     /// Stop.
     Finish(AcquireEnd),
@@ -32,7 +32,7 @@ pub(crate) enum AcquireEnd {
     Failed(AcquireFailure),
 }
 
-/// Where a claim stands in the queue of the store.
+/// The place of a claim in the queue of the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position<'a> {
     /// How many are ahead.
@@ -40,7 +40,7 @@ pub(crate) struct Position<'a> {
     pub(crate) holder: Option<&'a HolderView>,
 }
 
-/// An error with which it ended; equal if it has the same kind and outcome.
+/// The error with which it ended; equal if it has the same kind and outcome.
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireFailure(pub(crate) BackendError);
 
@@ -58,7 +58,7 @@ enum AcquireState {
     Waiting {
         until: Moment,
     },
-    /// Releasing: afterwards either done, or asking again under a new owner.
+    /// A release is under way. Afterwards it is either done, or asks again under a new owner.
     Releasing {
         then: Option<AcquireEnd>,
     },
@@ -86,20 +86,21 @@ pub(crate) struct Acquisition {
     timing: Timing,
     wait: WaitMode,
     started: Moment,
-    /// When to give up waiting; `None` is never.
+    /// When to stop waiting; `None` is never.
     deadline: Option<Moment>,
     /// How long the store may fail in a row.
     patience: Duration,
-    /// Since when the store has been failing without a break, or from when it will serve, and how last.
+    /// Since when the store has been failing without a break, or the time from which it will serve, and the last
+    /// error.
     failing: Option<(Moment, BackendError)>,
-    /// How many questions in a row it has failed.
+    /// How many requests in a row have failed.
     failures: u32,
     backoff: Backoff,
     too_late: u32,
     fresh_owner: bool,
-    /// The caller chose the owner: there is no other one to go on with.
+    /// The caller chose the owner: it cannot continue with another one.
     keeps_owner: bool,
-    /// The owner that is asked for may have a place or the lock.
+    /// The owner of the claim may have a place or the lock.
     may_be_there: bool,
     /// The same, before the request that is on its way.
     was_there: bool,
@@ -108,7 +109,7 @@ pub(crate) struct Acquisition {
 }
 
 impl Acquisition {
-    /// Begins. `budget` is how long to wait: zero asks once, `None` waits for ever.
+    /// Begins. `budget` is how long to wait: zero asks once, `None` waits indefinitely.
     pub(crate) fn new(
         now: Moment,
         timing: Timing,
@@ -142,7 +143,7 @@ impl Acquisition {
         Self { keeps_owner: true, ..self }
     }
 
-    /// What to do at `now`. Asking twice without an event in between answers the same.
+    /// The next step at `now`. Without an event in between, a second call returns the same.
     pub(crate) fn poll(&mut self, now: Moment) -> AcquireAction {
         match &self.state {
             AcquireState::Asking { .. } if self.fresh_owner && self.keeps_owner => {
@@ -175,17 +176,17 @@ impl Acquisition {
         left.map_or(usual, |left| left.max(Duration::from_millis(50)).min(usual))
     }
 
-    /// How the claim is to wait.
+    /// How the claim waits.
     pub(crate) fn wait(&self) -> WaitMode {
         self.wait
     }
 
-    /// True if a release is owed should the caller leave now.
+    /// True if a release is needed should the caller leave now.
     pub(crate) fn may_be_there(&self) -> bool {
         self.may_be_there
     }
 
-    /// What the store last answered.
+    /// The store's last answer.
     pub(crate) fn position(&self) -> Position<'_> {
         Position { ahead: self.ahead, holder: self.holder.as_ref() }
     }
@@ -222,7 +223,7 @@ impl Acquisition {
             }
             ClaimAnswer::Split { retry_after, holder } => {
                 (self.ahead, self.holder) = (None, holder);
-                // The store releases what was granted; nothing of this owner may be used again (H3.4).
+                // The store releases the partial grants; this owner must not be used again (H3.4).
                 self.may_be_there = false;
                 self.fresh_owner = true;
                 if self.wait == WaitMode::No {
@@ -268,7 +269,7 @@ impl Acquisition {
             return;
         }
         let since = self.failing.as_ref().map_or(now, |(since, _)| *since);
-        // A store that says when it will serve is not failing until then.
+        // A store that has announced when it will serve is not failing until then.
         let since = error.retry_hint().map_or(since, |hint| (now + hint).later(since));
         let worth_it = error.kind().is_transient() && self.wait != WaitMode::No;
         if !worth_it || since.elapsed(now) >= self.patience {
@@ -282,21 +283,21 @@ impl Acquisition {
         }
     }
 
-    /// The last question had only the rest of the caller's time. What the store said before says more: that
-    /// another owner held the lock, or why it cannot serve.
+    /// The last request had only the rest of the caller's time. An earlier answer explains more: that another owner
+    /// held the lock, or why the store cannot serve.
     fn was_cut_short(&self, now: Moment, error: &BackendError) -> bool {
         let was_answered = self.ahead.is_some() || self.holder.is_some() || self.failing.is_some();
         error.kind() == ErrorKind::TimedOut && was_answered && self.is_out_of_time(now)
     }
 
-    /// A hint came: ask now rather than later.
+    /// A hint arrived: ask now rather than later.
     pub(crate) fn on_wake(&mut self) {
         if matches!(self.state, AcquireState::Waiting { .. }) {
             self.state = AcquireState::Asking { sent_at: None };
         }
     }
 
-    /// The release was sent; whatever became of it, that owner is done with.
+    /// The release was sent; whatever its result, that owner is finished.
     pub(crate) fn on_released(&mut self) {
         if let AcquireState::Releasing { then } = &mut self.state {
             let next = then.take();
@@ -316,12 +317,12 @@ impl Acquisition {
     }
 
     fn is_out_of_time(&self, now: Moment) -> bool {
-        // By the clock that does not step: how long we wait is no matter of safety.
+        // By the clock that does not step: the length of the wait does not affect safety.
         self.deadline.is_some_and(|deadline| deadline.boot <= now.boot)
     }
 
     fn timed_out(&self, now: Moment) -> AcquireEnd {
-        // A store that missed one question after it had named a holder is busy, and has not failed.
+        // A store that missed one request after it had named a holder is busy, and has not failed.
         let is_known_busy = self.failures == 1 && self.holder.is_some();
         if let Some((_, error)) = self.failing.as_ref().filter(|_| !is_known_busy) {
             return AcquireEnd::Failed(AcquireFailure(error.clone()));

@@ -1,5 +1,5 @@
-//! Every sequence of events that an `Acquisition` can meet, to a depth; and how long it waits, asks and has patience: an example for each
-//! accident.
+//! Every sequence of events of an `Acquisition`, to a depth; and its waits, requests and patience: an example for
+//! each accident.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -46,7 +46,7 @@ enum Answer {
     Granted,
     Queued,
     Busy,
-    /// Got in part, and being given back by the store.
+    /// Granted in part; the store is releasing the partial grants.
     Split,
     Err(ErrorKind, Outcome),
 }
@@ -55,31 +55,31 @@ enum Answer {
 enum Event {
     /// The claim is answered this much after it was sent.
     Answered(Answer, Duration),
-    /// Time goes on to when the machine wants to look again, or by so much.
+    /// Time passes until the machine wants to act again, or by this much.
     Waited(Option<Duration>),
     Woken,
-    /// The release that it wanted is done with, this much later.
+    /// The requested release is done, this much later.
     Returned(Duration),
 }
 
-/// An acquisition, and what an outsider knows of it without looking inside.
+/// An acquisition, and the state that an outsider knows of it.
 #[derive(Clone)]
 struct World {
     machine: Acquisition,
     now: Moment,
     budget: Option<Duration>,
     owner: u8,
-    /// Owners that may have a place or the lock at the server, as far as the answers tell.
+    /// Owners that may have a place or the lock at the server, by the answers so far.
     there: BTreeSet<u8>,
     asked: bool,
     /// A release was sent since the last claim.
     returned: bool,
     failing_since: Option<Moment>,
     last: Option<Answer>,
-    /// Until when the last grant may be believed.
+    /// Until when the last grant is valid.
     until: Option<Moment>,
     too_late: u32,
-    /// Claims that were sent though the time was over.
+    /// Claims that were sent after the deadline.
     asked_late: u32,
 }
 
@@ -109,7 +109,7 @@ impl World {
         self.budget.is_some_and(|budget| START.elapsed(self.now) >= budget)
     }
 
-    /// The store failed for longer than we bear.
+    /// The store failed for longer than the patience.
     fn is_fed_up(&self) -> bool {
         self.failing_since.is_some_and(|since| since.elapsed(self.now) >= PATIENCE)
     }
@@ -168,7 +168,7 @@ impl World {
         let was_there = !self.there.insert(self.owner);
         assert!(self.machine.may_be_there(), "it may be there from when the claim is sent");
         self.now = self.now + delay;
-        // What is given back late must not be taken from the next attempt.
+        // A late release must not take the grant of the next attempt.
         (self.asked, self.returned, self.last) = (true, answer == Answer::Split, Some(answer));
         match answer {
             Answer::Err(_, outcome) => {
@@ -199,7 +199,7 @@ impl World {
         );
     }
 
-    /// Everything that must be true of what it wants now.
+    /// Checks all invariants of the next action.
     fn judge(&self, action: &AcquireAction) {
         assert_eq!(self.machine.may_be_there(), self.there.contains(&self.owner), "at {action:?}");
         assert!(self.there.range(..self.owner).next().is_none(), "an earlier owner was left behind (L8)");
@@ -214,7 +214,7 @@ impl World {
                     "a new owner after every release, ours or the store's, and only then (H3.4)"
                 );
                 assert!(!self.failed_for_good() && !self.is_hopeless() && (!is_good || self.returned));
-                // Woken at the last moment, or a grant that was too late: asked once more each time.
+                // Notified at the last moment, or a grant that was too late: asked once more each time.
                 assert!(self.asks_once() || self.asked_late <= 1 + self.too_late, "the deadline is not kept");
             }
             AcquireAction::Wait { until } => {
@@ -257,7 +257,7 @@ impl World {
         assert!(self.there.is_empty(), "left behind (L8)");
     }
 
-    /// What comes at the wrong time changes nothing.
+    /// An event at the wrong time changes nothing.
     fn judge_noise(&self, action: &AcquireAction) {
         let mut machine = self.machine.clone();
         assert_eq!(machine.poll(self.now), *action, "two answers to one question");
@@ -295,8 +295,8 @@ impl World {
     }
 }
 
-/// L1, L6, L8, H1.1, H3.4, hazards 12, 41, 47: all sequences of 7 events, of which 2 to 14 are possible each time; waiting
-/// for ever, for a while, and not at all.
+/// L1, L6, L8, H1.1, H3.4, hazards 12, 41, 47: all sequences of 7 events, of which 2 to 14 are possible each time;
+/// with an unlimited wait, a limited one, and none.
 #[test]
 fn whatever_happens_it_enters_in_time_or_leaves_nothing_behind() {
     let budgets = [None, Some(Duration::from_millis(1500)), Some(Duration::ZERO)];
@@ -305,8 +305,8 @@ fn whatever_happens_it_enters_in_time_or_leaves_nothing_behind() {
     assert_eq!(sequences, 253_303);
 }
 
-/// Waiting is measured in time that passed. On a machine that starts with a wrong clock the wall clock steps far, and
-/// everybody who waited would have been told that the lock is taken.
+/// A wait is measured in elapsed time. On a machine that starts with a wrong clock the wall clock steps far, and
+/// every waiter would report that the lock is taken.
 #[test]
 fn a_wall_clock_that_steps_does_not_end_the_waiting() {
     let mut waiting = acquisition(Some(Duration::from_secs(60)));
@@ -320,7 +320,7 @@ fn a_wall_clock_that_steps_does_not_end_the_waiting() {
     assert!(matches!(waiting.poll(stepped), AcquireAction::Wait { .. }));
 }
 
-/// L6: between our own delay and 2 s.
+/// L6: between the client's own delay and 2 s.
 #[test]
 fn a_store_that_says_when_to_ask_again_is_asked_then() {
     for (hint, expected) in [(1, None), (700, Some(700)), (60_000, Some(2_000))] {
@@ -337,8 +337,8 @@ fn a_store_that_says_when_to_ask_again_is_asked_then() {
     }
 }
 
-/// A server that waits for the end of the leases that it may have forgotten says when it is over: that is no failure, and
-/// our patience begins then.
+/// A server that waits for the end of leases that it may have forgotten announces when it will serve: that is not a
+/// failure, and the patience begins then.
 #[test]
 fn a_store_that_says_when_it_will_serve_is_not_failing_until_then() {
     let refusal = || error(ErrorKind::Unavailable, Outcome::NotApplied);
@@ -357,7 +357,7 @@ fn a_store_that_says_when_it_will_serve_is_not_failing_until_then() {
     assert!(matches!(ask(&mut waiting, over, refusal()), AcquireAction::Finish(AcquireEnd::Failed(_))));
 }
 
-/// A store that hangs must not hold a caller back who wanted to wait for less.
+/// A store that hangs must not delay a caller that wanted a shorter wait.
 #[test]
 fn a_request_takes_no_longer_than_the_caller_wants_to_wait() {
     let waiting = acquisition(Some(Duration::from_millis(200)));
@@ -373,8 +373,8 @@ fn a_request_takes_no_longer_than_the_caller_wants_to_wait() {
     }
 }
 
-/// Who had waited behind another one for all of its time was told that the store had failed, if that took longer than
-/// the rest of the time to say so once more.
+/// A waiter that had waited behind a holder for all of its time reported a failed store, if the last request took
+/// longer than the rest of the time.
 #[test]
 fn a_store_that_is_slow_at_the_very_end_has_not_failed() {
     let (at, silence) =
@@ -395,7 +395,7 @@ fn a_store_that_is_slow_at_the_very_end_has_not_failed() {
     let (asked, cut) = ((500, Ok(queued())), (1000, Err(silence.clone())));
     let held = ends(&[asked.clone(), cut.clone()]);
     assert!(matches!(held, AcquireEnd::TimedOut { ahead: Some(1), .. }), "{held:?}");
-    // Why it cannot serve says more than that it was slow in the end.
+    // Why the store cannot serve explains more than that its last answer was slow.
     let refused = (700, Err(error(ErrorKind::Unavailable, Outcome::NotApplied)));
     let AcquireEnd::Failed(AcquireFailure(why)) = ends(&[refused, cut.clone()]) else {
         panic!("it has failed")
@@ -405,7 +405,7 @@ fn a_store_that_is_slow_at_the_very_end_has_not_failed() {
         let failed = ends(&failed);
         assert!(matches!(failed, AcquireEnd::Failed(_)), "{failed:?}");
     }
-    // One missed question of a waiter that knows the holder: busy. Two in a row: failed.
+    // One request without an answer, with a known holder: busy. Two in a row: failed.
     let holder = HolderView::new("1".repeat(48), Mode::Exclusive);
     let held = ClaimAnswer::Queued { ahead: 1, retry_after: QUICK, holder: Some(holder.clone()) };
     let (asked, missed) = ((300, Ok(held)), (600, Err(silence)));

@@ -1,4 +1,4 @@
-//! `Hold`: a grant's life, from belief until released or lost.
+//! `Hold`: the life of a grant, from belief in it until it is released or lost.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use crate::error::{Loss, Lost};
 pub(crate) enum HoldAction {
     /// Send a renewal now.
     Renew,
-    /// Nothing until then, unless a clock steps.
+    /// Do nothing until then, unless a clock steps.
     Wait { until: Moment },
     /// No holder has taken it since it was passed on, or it was kept idle for its time: release it.
     Release,
-    /// Nothing ever again.
+    /// Nothing is left to do.
     Done,
 }
 
-/// How the renewals of a lease went.
+/// Statistics of the renewals of a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Renewals {
@@ -36,12 +36,12 @@ enum HoldState {
     Believing {
         renew_at: Moment,
     },
-    /// A hint that came after the renewal was sent is not answered by it.
+    /// A hint after the renewal was sent is not answered by it.
     Renewing {
         sent_at: Moment,
         hinted: bool,
     },
-    /// What a lease that outlives its guard answers.
+    /// The state that a lease reports after its guard.
     Released(Lost),
     Lost(Lost),
 }
@@ -59,30 +59,30 @@ enum HoldState {
 /// ```
 ///
 /// * `until` counts from before the request was sent; it never moves back (H2.2).
-/// * Lost is terminal: an answer that comes afterwards is ignored (H2.3, L5).
-/// * The clock decides, not a timer: every method looks first whether `until` is over (L1).
+/// * Lost is terminal: a later answer is ignored (H2.3, L5).
+/// * The clock decides, not a timer: every method first checks whether `until` has passed (L1).
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
     state: HoldState,
     until: Moment,
     timing: Timing,
-    /// The lease the server gave; a renewal extends by it.
+    /// The lease that the server granted; a renewal extends by it.
     ttl: Duration,
-    /// `max_hold`: no renewal reaches beyond (hazard 25).
+    /// `max_hold`: no renewal extends beyond it (hazard 25).
     cap: Option<Moment>,
     failed: u32,
     token: FencingToken,
-    /// It has no holder yet, and is to be taken until then.
+    /// It has no holder yet, and must be taken by this moment.
     take_by: Option<Moment>,
     /// It has no next holder yet, but is kept for one.
     is_idle: bool,
-    /// A client elsewhere may wait for it, or may have taken it: it is passed on no more.
+    /// A client elsewhere may wait for it, or may have acquired it: it is passed on no more.
     is_wanted: bool,
     renewals: Renewals,
 }
 
 impl Hold {
-    /// Begins with a grant whose request was sent so that it is believed `until`.
+    /// Begins with a grant that is valid `until`, counted from when its request was sent.
     pub(crate) fn new(
         until: Moment,
         ttl: Duration,
@@ -101,12 +101,12 @@ impl Hold {
         hold
     }
 
-    /// From here on it is believed no longer than until `cap`; it has no cap yet.
+    /// From now on it is not valid beyond `cap`; it has no cap yet.
     pub(crate) fn cap_at(&mut self, cap: Moment) {
         (self.cap, self.until) = (Some(cap), self.until.earlier(cap));
     }
 
-    /// Looks at the clock, then answers what to do.
+    /// Reads the clock, then returns the next step.
     pub(crate) fn poll(&mut self, now: Moment) -> HoldAction {
         self.look(now);
         match self.state {
@@ -130,7 +130,7 @@ impl Hold {
         HoldAction::Wait { until: until.earlier(self.until) }
     }
 
-    /// As [`poll`](Self::poll), while others are renewed: a renewal that is due soon travels with theirs.
+    /// As [`poll`](Self::poll), while others are renewed: a renewal that is due soon joins their request.
     pub(crate) fn poll_beside(&mut self, now: Moment) -> HoldAction {
         match self.poll(now) {
             HoldAction::Wait { .. } if self.is_nearly_due(now) => HoldAction::Renew,
@@ -174,14 +174,13 @@ impl Hold {
             None => {
                 self.failed += 1;
                 self.renewals.failed += 1;
-                // ttl/24: soon enough to use what is left of the lease, without hammering a store that
-                // refuses.
+                // ttl/24: soon enough to use the rest of the lease, without flooding a store that refuses.
                 self.state = HoldState::Believing { renew_at: now + self.timing.renewal_timeout() / 4 };
             }
         }
     }
 
-    /// The lease may have been broken, or a client waits: ask immediately, or release what no holder uses.
+    /// The lease may have been broken, or a client waits: ask immediately, or release an unused lease.
     pub(crate) fn on_wake(&mut self, now: Moment) {
         self.on_wanted(now);
         match &mut self.state {
@@ -199,9 +198,9 @@ impl Hold {
         }
     }
 
-    /// The holder releases it: from here on nothing is a loss, nothing is renewed and nothing is believed.
+    /// The holder releases it: from now on nothing is a loss, nothing is renewed and nothing is valid.
     ///
-    /// Answers the loss if it was lost before.
+    /// Returns the loss if it was lost before.
     pub(crate) fn release(&mut self, now: Moment) -> Result<(), Lost> {
         self.look(now);
         if let HoldState::Lost(lost) = self.state {
@@ -213,10 +212,10 @@ impl Hold {
         Ok(())
     }
 
-    /// Passes the lease on to the next holder in this process, with this token: from here on it is released
-    /// here, and believed there until the same end.
+    /// Passes the lease on to the next holder in this process, with this token: from now on it is released here,
+    /// and valid there until the same end.
     ///
-    /// It is to be [taken](Self::take) within the claim ttl, like a lock that the store hands on.
+    /// It must be [taken](Self::take) within the claim ttl, like a lock that the store hands off.
     ///
     /// `None`, and nothing changes, unless two thirds of the ttl are left, no renewal is under way or has
     /// failed, and nothing ends it but its ttl (H5.1). Once it is released or lost it is not passed on any
@@ -240,20 +239,20 @@ impl Hold {
         Some(Self { take_by: Some(now + idle), is_idle: true, ..kept })
     }
 
-    /// The holder that it was passed on to has seen it; the loss, if it has ended.
+    /// The holder that it was passed on to has seen it; returns the loss, if it has ended.
     pub(crate) fn take(&mut self, now: Moment) -> Result<(), Lost> {
         (self.take_by, self.is_idle) = (None, false);
         self.check(now)
     }
 
-    /// It was kept idle, and may be taken: its renewals succeed, half of the ttl is left at least, nobody is
-    /// known to wait for it elsewhere, and its time is not over (H5.1).
+    /// It was kept idle, and may be taken: its renewals succeed, at least half of the ttl is left, no client is
+    /// known to wait for it elsewhere, and its idle time has not passed (H5.1).
     pub(crate) fn may_be_taken(&mut self, now: Moment) -> bool {
         let is_fresh = self.failed == 0 && self.until.remaining(now) * 2 >= self.ttl;
         self.check(now).is_ok() && is_fresh && !self.is_wanted && !self.is_abandoned(now)
     }
 
-    /// Released if it is kept idle; true if so. One that was taken in this moment is left alone.
+    /// Released if it is kept idle; true if so. One that was taken at this moment is left alone.
     pub(crate) fn end_idle(&mut self, now: Moment) -> bool {
         if !self.is_idle {
             return false;
@@ -272,7 +271,7 @@ impl Hold {
         self.take_by.is_some_and(|take_by| take_by.is_over(now))
     }
 
-    /// Whether it may be believed at `now`, by the clock itself.
+    /// Whether it is valid at `now`, by the clock itself.
     pub(crate) fn check(&mut self, now: Moment) -> Result<(), Lost> {
         self.look(now);
         match self.state {
@@ -281,7 +280,7 @@ impl Hold {
         }
     }
 
-    /// How long it may still be believed.
+    /// How long it stays valid.
     pub(crate) fn remaining(&self, now: Moment) -> Duration {
         match self.state {
             HoldState::Lost(_) | HoldState::Released(_) => Duration::ZERO,

@@ -1,4 +1,4 @@
-//! Every sequence of events that a `Hold` can meet, to a depth.
+//! Every sequence of events of a `Hold`, to a depth.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Validity 9.898 s, renewal after 3.333 s, its time-out 1.667 s, a look every second.
+/// Validity 9.898 s, renewal after 3.333 s, its timeout 1.667 s, a check every second.
 const TTL: Duration = Duration::from_secs(10);
 pub(super) const START: Moment =
     Moment { boot: Duration::from_secs(1_000), wall: Duration::from_secs(1_000_000) };
@@ -29,13 +29,13 @@ pub(super) fn step(now: Moment, seconds: i64) -> Moment {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Event {
-    /// Both clocks go on; nobody polls meanwhile, as if the machine slept.
+    /// Both clocks advance and no task polls, as if the machine slept.
     Pass(Duration),
-    /// The wall clock steps by so many seconds.
+    /// The wall clock steps by this many seconds.
     Step(i64),
-    /// Somebody looks: the holder checks, the watchdog polls.
+    /// A check: by the holder, or a poll by the watchdog.
     Look,
-    /// The engine sends the renewal that was asked for.
+    /// The engine sends the requested renewal.
     Send,
     /// The request that is on its way is answered, or fails.
     Answer(Option<Renewal>),
@@ -45,7 +45,7 @@ enum Event {
     PassOn,
 }
 
-/// A hold, and what an outsider knows of it without looking inside.
+/// A hold, and the state that an outsider knows of it.
 #[derive(Clone)]
 struct World {
     hold: Hold,
@@ -57,7 +57,7 @@ struct World {
     in_flight: Option<Moment>,
     /// A hint came while a request was on its way.
     hinted: bool,
-    /// When a renewal is to be sent; `None` if there is nothing to gain by one.
+    /// When a renewal is due; `None` if it would gain nothing.
     due: Option<Moment>,
     stepped: bool,
     lost: Option<Lost>,
@@ -86,7 +86,7 @@ impl World {
         world
     }
 
-    /// The end of belief by the clock that does not step.
+    /// The end of validity by the clock that does not step.
     fn end(&self) -> Duration {
         let last = self.allowed.iter().map(|until| until.boot).max().unwrap();
         self.cap.map_or(last, |cap| last.min(cap.boot))
@@ -97,7 +97,7 @@ impl World {
         (!capped).then(|| sent_at + timing(TTL).renewal_period())
     }
 
-    /// What can happen next in a world that keeps the engine's side of the contract.
+    /// The next possible events, in a world that keeps the engine's side of the contract.
     fn events(&self) -> Vec<Event> {
         let mut events = vec![
             Event::Pass(Duration::from_millis(500)),
@@ -147,7 +147,7 @@ impl World {
         if event == Event::PassOn {
             self.pass_on(before);
         }
-        // What somebody saw is remembered, and never taken back (H2.3, L5).
+        // A reported loss is final, and never withdrawn (H2.3, L5).
         if let (Event::Look, false, Err(lost)) = (event, self.released, self.hold.clone().check(self.now)) {
             assert_eq!(*self.lost.get_or_insert(lost), lost);
         }
@@ -158,7 +158,8 @@ impl World {
         );
     }
 
-    /// H5.1, H5.3: it ends for the next holder as it would have ended, and only what is held and fresh is passed on.
+    /// H5.1, H5.3: it ends for the next holder as it would have ended, and only a held and fresh lease is passed
+    /// on.
     fn pass_on(&mut self, left: Duration) {
         let (mut before, next) = (self.hold.clone(), FencingToken::new(self.token.get() + 1));
         let is_held = before.check(self.now).is_ok();
@@ -206,7 +207,7 @@ impl World {
         self.hinted = false;
     }
 
-    /// Everything that must be true of it now, also if it was looked at before.
+    /// Checks all invariants of its present state, even if it was checked before.
     fn judge(&self) {
         let (check, action) = (self.hold.clone().check(self.now), self.hold.clone().poll(self.now));
         if self.released {
@@ -270,8 +271,8 @@ impl World {
     }
 }
 
-/// L1, L5, H2.1, H2.2, H2.3, hazard 25: H5.1, H5.3: all sequences of 6 events, of which 9 to 12 are possible each time; from the
-/// grant and from a renewal under way, for three settings of `max_hold`.
+/// L1, L5, H2.1, H2.2, H2.3, hazard 25: H5.1, H5.3: all sequences of 6 events, of which 9 to 12 are possible each
+/// time; from the grant and from a renewal under way, for three settings of `max_hold`.
 #[test]
 fn whatever_happens_belief_ends_in_time_and_a_loss_is_final() {
     let mut sequences = 0;
@@ -288,7 +289,7 @@ fn whatever_happens_belief_ends_in_time_and_a_loss_is_final() {
     assert_eq!(sequences, 5_134_920);
 }
 
-/// H5.1, H5.3: only what is held is passed on, while two thirds of it are left and nothing is wrong with it.
+/// H5.1, H5.3: only a held lease is passed on, with two thirds of it left and no failure.
 #[test]
 fn what_was_released_or_lost_is_not_passed_on() {
     let held = |cap| Hold::new(timing(TTL).believed_until(START, TTL), TTL, timing(TTL), cap, TOKEN);
@@ -313,7 +314,7 @@ fn what_was_released_or_lost_is_not_passed_on() {
     assert!(held(None).pass_on(step(START, 20), next).is_none(), "lost by the other clock");
 }
 
-/// L1: a lease that was kept idle is ended for a waiter, and not if a task has taken it in this moment.
+/// L1: a lease that was kept idle is ended for a waiter, but not if a task has taken it at this moment.
 #[test]
 fn a_lease_that_was_taken_is_not_ended_for_others() {
     let at = |ms| START + Duration::from_millis(ms);

@@ -1,4 +1,4 @@
-//! Timelines of a `Hold`: times, what happens, and what the machine must say.
+//! Timelines of a `Hold`: times, events, and the expected actions of the machine.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::{
     },
 };
 
-/// Plays a timeline against a `Hold` that is polled as the watchdog does: whenever it asked for.
+/// Plays a timeline against a `Hold` that is polled as the watchdog does: when it asked for it.
 ///
-/// The first line gives settings: `ttl 9s max_hold 20s`. Every other line is a time since the request of the grant was
-/// sent, what happens, and perhaps `until` when it is then believed. `→` is what the machine says: `→ renew`,
-/// `→ lost: …`; it must say all of it at these times and nothing else. `asleep` is when polling stops until the next
-/// line.
+/// The first line has settings: `ttl 9s max_hold 20s`. Every other line is a time since the request of the grant
+/// was sent, an event, and perhaps `until` when it is then believed. `→` is the expected action: `→ renew`,
+/// `→ lost: …`. All actions must appear at these times, and no others. `asleep` means that polling stops until the
+/// next line.
 fn check(timeline: &str) {
     let mut lines =
         timeline.lines().map(|line| line.split('#').next().unwrap()).filter(|l| !l.trim().is_empty());
@@ -55,7 +55,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Lets time pass, polling as the machine asks; it must have nothing to say before the line.
+    /// Lets time pass, polling as the machine asks; it must not act before the line.
     fn pass_until(&mut self, then: Moment, line: &str) {
         while let Some(hold) = self.hold.as_mut().filter(|_| !self.asleep) {
             let next = match hold.poll(self.now) {
@@ -152,7 +152,7 @@ fn a_late_answer_counts_from_when_the_question_was_sent() {
     );
 }
 
-/// H1.1, hazard 12: a grant counts from when it was asked for, and so does its first renewal.
+/// H1.1, hazard 12: a grant counts from its request, and so does its first renewal.
 #[test]
 fn a_grant_that_came_late_is_renewed_at_once() {
     check(
@@ -163,7 +163,7 @@ fn a_grant_that_came_late_is_renewed_at_once() {
     );
 }
 
-/// Hazard 16: the server extended, we do not know: belief stays where it was.
+/// Hazard 16: the server extended the lease without a known answer: belief stays as it was.
 #[test]
 fn a_lost_reply_gains_nothing_and_the_next_one_does() {
     check(
@@ -310,7 +310,7 @@ fn no_renewal_reaches_beyond_max_hold() {
     );
 }
 
-/// A robbed holder is told immediately: also if it could not gain anything by a renewal.
+/// A holder whose lock was broken detects it immediately, even if a renewal could gain nothing.
 #[test]
 fn a_hint_asks_at_once_in_the_last_lease_too() {
     for max_hold in ["", "max_hold 2s"] {

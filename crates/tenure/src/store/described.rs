@@ -1,4 +1,4 @@
-//! `Described`: what the calls of a builder have said so far.
+//! `Described`: the settings that the calls of a builder have made so far.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use tenure_client::url::{HostPort, NamedHost, UrlError, named_hosts};
 
 use crate::{connect::StoreSettings, error::ConfigError};
 
-/// The settings of a store on servers, as far as calls have described them.
+/// The settings of a store on servers, as far as calls have set them.
 #[derive(Clone)]
 pub(super) struct Described<C> {
-    /// Or the first call that described nothing; it is named when the store is connected.
+    /// Or the error of the first wrong call, which connecting returns.
     pub(super) config: Result<C, ConfigError>,
     /// A host was named with its port.
     names_port: bool,
@@ -20,7 +20,7 @@ impl<C> Described<C> {
         Self { config: config.map_err(ConfigError::of_url), names_port: false }
     }
 
-    /// Those of a URL.
+    /// The settings of a URL.
     pub(super) fn read(url: &str) -> Result<Self, ConfigError>
     where
         C: StoreSettings,
@@ -70,26 +70,27 @@ impl<C: fmt::Debug> fmt::Debug for Described<C> {
     }
 }
 
-/// What every builder over [`Described`] has; its module has a `login` of its settings.
+/// The common part of every builder over [`Described`]; its module has a `login` of its settings.
 macro_rules! is_described {
     ($store:ident) => {
         impl $store {
-            /// The URL that says the same, as [`connect`](crate::connect) reads it. **It holds the password.**
+            /// The URL with the same settings, as [`connect`](crate::connect) reads it. **It holds the password.**
             ///
             /// # Errors
-            /// [`ConfigError`](crate::ConfigError) for what no URL can say, such as a path that is not UTF-8.
+            /// [`ConfigError`](crate::ConfigError) if a URL cannot express a setting, such as a path that is not
+            /// UTF-8.
             pub fn url(&self) -> Result<String, crate::ConfigError> {
                 crate::connect::StoreSettings::url(&self.0.config.clone()?)
             }
 
-            /// The user. Default: none is named.
+            /// The user. Default: none.
             #[must_use]
             pub fn user(mut self, user: impl AsRef<str>) -> Self {
                 self.0.set(|config| login(config).user = tenure_client::url::some(user.as_ref()));
                 self
             }
 
-            /// The password, as it is. Default: none.
+            /// The password, without escapes. Default: none.
             #[must_use]
             pub fn password(mut self, password: impl AsRef<str>) -> Self {
                 self.0.set(|config| login(config).password = Some(password.as_ref().into()));

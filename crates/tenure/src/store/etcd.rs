@@ -9,7 +9,7 @@ use crate::{
     store::described::{Described, is_described},
 };
 
-/// Locks in etcd. The URL that says the same begins with `etcd`.
+/// Locks in etcd. Its URL begins with `etcd`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,14 +26,14 @@ impl EtcdStore {
         Self(Described::at(hosts, Config::PORT, Config::new))
     }
 
-    /// The port of all members, of which none names its own.
+    /// The port of all members. Only if no member was named with a port.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         self.0.set_port(|config| config.members.iter_mut().for_each(|(_, own)| *own = port));
         self
     }
 
-    /// Over TLS, and this file has the certificate of the authority that signed those of the members.
+    /// Uses TLS. This file has the certificate of the authority that signed those of the members.
     #[must_use]
     pub fn tls(mut self, ca: impl AsRef<Path>) -> Self {
         self.0.set(|config| {
@@ -43,7 +43,7 @@ impl EtcdStore {
         self
     }
 
-    /// Our own certificate and its key, where the members want to see one. Only with [`tls`](Self::tls).
+    /// The client's certificate and its key, if the members require one. Only with [`tls`](Self::tls).
     #[must_use]
     pub fn identity(mut self, certificate: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
         self.0.set(|config| {
@@ -53,7 +53,7 @@ impl EtcdStore {
         self
     }
 
-    /// What stands before the name of every lock. Default: nothing. All clients must say the same.
+    /// The prefix of the key of every lock. Default: none. All clients must set the same value.
     #[must_use]
     pub fn prefix(mut self, prefix: impl AsRef<str>) -> Self {
         self.0.set(|config| prefix.as_ref().clone_into(&mut config.prefix));

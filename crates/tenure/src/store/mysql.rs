@@ -9,7 +9,7 @@ use crate::{
     store::described::{Described, is_described},
 };
 
-/// Locks in a table of MariaDB or MySQL. The URL that says the same begins with `mysql`.
+/// Locks in a table of MariaDB or MySQL. Its URL begins with `mysql`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -28,19 +28,20 @@ use crate::{
 #[derive(Clone)]
 pub struct MysqlStore(pub(super) Described<Config>);
 
-/// What `--ssl-mode` means to the command `mysql`.
+/// The meaning of `--ssl-mode` in the command `mysql`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MysqlTls {
-    /// Never.
+    /// No TLS.
     Disabled,
-    /// If the server can, with whatever certificate: it keeps no one from listening. The default, as in `mysql`.
+    /// TLS if the server supports it, with any certificate: no protection against an active attacker. The default,
+    /// as in `mysql`.
     Preferred,
-    /// With whatever certificate.
+    /// TLS with any certificate.
     Required,
-    /// The authority has signed the server's certificate.
+    /// TLS; the authority has signed the server's certificate.
     VerifyCa,
-    /// The authority has signed the server's certificate, and it is that of the host.
+    /// TLS; the authority has signed the server's certificate, and the certificate is for this host.
     VerifyIdentity,
 }
 
@@ -50,7 +51,7 @@ impl MysqlStore {
         Self::any_of([host])
     }
 
-    /// The first of these servers that takes writes. No more than one of them may take writes at a time.
+    /// The first of these servers that accepts writes. At most one of them may accept writes at a time.
     pub fn any_of<H: AsRef<str>>(hosts: impl IntoIterator<Item = H>) -> Self {
         Self(Described::at(hosts, Config::PORT, Config::new))
     }
@@ -62,7 +63,7 @@ impl MysqlStore {
         Self(Described::new(Ok(config)))
     }
 
-    /// The port of all servers, where none was named with its own.
+    /// The port of all servers. Only if no server was named with a port.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         self.0.set_port(|config| config.hosts.iter_mut().for_each(|(_, own)| *own = port));
@@ -76,15 +77,16 @@ impl MysqlStore {
         self
     }
 
-    /// The table of the locks, `name` or `database.name`. Default `tenure_lock`. All clients must say the same.
+    /// The table of the locks, `name` or `database.name`. Default `tenure_lock`. All clients must set the same
+    /// value.
     #[must_use]
     pub fn table(mut self, name: impl AsRef<str>) -> Self {
         self.0.set(|config| name.as_ref().clone_into(&mut config.table));
         self
     }
 
-    /// For how long a waiter that was handed the lock may take to enter, before the next one gets it: 50 ms to 6 s, 500 ms
-    /// by default. The first waiters ask the server every two to four fifths of it.
+    /// How long a waiter whose turn has come may take to acquire the lock, before the next one gets it: 50 ms to 6
+    /// s, 500 ms by default. The first waiters poll the server at intervals of two to four fifths of it.
     #[must_use]
     pub fn claim_ttl(mut self, claim_ttl: Duration) -> Self {
         self.0.set(|config| config.rules.claim_ttl = claim_ttl);
@@ -98,11 +100,11 @@ impl MysqlStore {
         self
     }
 
-    /// Whether the connection is encrypted, and whose certificate is believed. Default [`MysqlTls::Preferred`], and
-    /// [`MysqlTls::VerifyCa`] if a [`ca`](Self::ca) is named.
+    /// Whether the connection is encrypted, and which certificates are trusted. Default [`MysqlTls::Preferred`],
+    /// and [`MysqlTls::VerifyCa`] if a [`ca`](Self::ca) is named.
     ///
-    /// The driver takes the cryptography of the process, `rustls::crypto::CryptoProvider::install_default`. A program that
-    /// has chosen none gets that of `ring`.
+    /// The driver uses the cryptography of the process, `rustls::crypto::CryptoProvider::install_default`. A
+    /// program that has set none gets that of `ring`.
     #[must_use]
     pub fn tls(mut self, mode: MysqlTls) -> Self {
         let mode = match mode {
@@ -116,14 +118,15 @@ impl MysqlStore {
         self
     }
 
-    /// This file has the certificate of the authority that signed the server's. Default: those that this machine trusts.
+    /// This file has the certificate of the authority that signed the server's. Default: the authorities that this
+    /// machine trusts.
     #[must_use]
     pub fn ca(mut self, file: impl AsRef<Path>) -> Self {
         self.0.set(|config| config.ca = Some(file.as_ref().to_owned()));
         self
     }
 
-    /// Our own certificate and its key, both in PEM, for a server that asks for one.
+    /// The client's certificate and its key, both in PEM, for a server that requires one.
     #[must_use]
     pub fn identity(mut self, certificate: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
         let identity = (certificate.as_ref().to_owned(), key.as_ref().to_owned());
@@ -131,8 +134,8 @@ impl MysqlStore {
         self
     }
 
-    /// All clients of these locks write to one server of a Galera cluster or of a group with several primaries. Without it,
-    /// such a server is refused: a lease that one server's clock ends must not be judged by the clock of another one.
+    /// All clients of these locks write to one server of a Galera cluster or of a group with several primaries.
+    /// Without this setting, such a server is refused: a lease must expire by the clock of one server only.
     #[must_use]
     pub fn one_writer(mut self) -> Self {
         self.0.set(|config| config.one_writer = true);

@@ -8,11 +8,11 @@ use tenure_client::{
 };
 
 use crate::{
-    connect::postgres::{Config, Listen, TlsMode},
+    connect::postgres::{ChannelBinding, Config, Listen, TlsMode},
     store::described::{Described, is_described},
 };
 
-/// Locks in a table of PostgreSQL. The URL that says the same begins with `postgres`.
+/// Locks in a table of PostgreSQL. Its URL begins with `postgres`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,20 +31,33 @@ use crate::{
 #[derive(Clone)]
 pub struct PostgresStore(pub(super) Described<Config>);
 
-/// What `sslmode` means to libpq.
+/// The meaning of `sslmode` in libpq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PostgresTls {
+    /// No TLS.
+    Disable,
+    /// TLS if the server supports it, with any certificate: no protection against an active attacker. The default,
+    /// as in libpq.
+    Prefer,
+    /// TLS with any certificate, unless a [`ca`](PostgresStore::ca) is named.
+    Require,
+    /// TLS; the authority has signed the server's certificate.
+    VerifyCa,
+    /// TLS; the authority has signed the server's certificate, and the certificate is for this host.
+    VerifyFull,
+}
+
+/// What `channel_binding` means to libpq.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PostgresBinding {
     /// Never.
     Disable,
-    /// If the server can, with whatever certificate: it keeps no one from listening. The default, as in libpq.
+    /// Where the server can.
     Prefer,
-    /// With whatever certificate, unless a [`ca`](PostgresStore::ca) is named.
+    /// Without it there is no login.
     Require,
-    /// The authority has signed the server's certificate.
-    VerifyCa,
-    /// The authority has signed the server's certificate, and it is that of the host.
-    VerifyFull,
 }
 
 impl PostgresStore {
@@ -53,7 +66,7 @@ impl PostgresStore {
         Self::any_of([host])
     }
 
-    /// The first of these servers that takes writes.
+    /// The first of these servers that accepts writes.
     pub fn any_of<H: AsRef<str>>(hosts: impl IntoIterator<Item = H>) -> Self {
         Self(Described::new(named_hosts(hosts).map(Config::new)))
     }
@@ -72,22 +85,22 @@ impl PostgresStore {
         self
     }
 
-    /// The database. Default: that of the user's name.
+    /// The database. Default: the one with the user's name.
     #[must_use]
     pub fn database(mut self, name: impl AsRef<str>) -> Self {
         self.0.set(|config| config.database = some(name.as_ref()));
         self
     }
 
-    /// The table of the locks, `name` or `schema.name`. Default `tenure_lock`. All clients must say the same.
+    /// The table of the locks, `name` or `schema.name`. Default `tenure_lock`. All clients must set the same value.
     #[must_use]
     pub fn table(mut self, name: impl AsRef<str>) -> Self {
         self.0.set(|config| name.as_ref().clone_into(&mut config.table));
         self
     }
 
-    /// Past the pooler, for hints: a server that lets us `LISTEN`. Default: the connection of the requests is used, if it leads
-    /// to the server itself.
+    /// A server that accepts `LISTEN`, for hints past a pooler. Default: the connection of the requests, if it
+    /// leads to the server itself.
     #[must_use]
     pub fn listen(mut self, past_the_pooler: &Self) -> Self {
         match past_the_pooler.0.config.clone() {
@@ -97,15 +110,15 @@ impl PostgresStore {
         self
     }
 
-    /// Without hints: waiters ask again.
+    /// Without hints: waiters poll.
     #[must_use]
     pub fn without_listening(mut self) -> Self {
         self.0.set(|config| config.listen = Listen::Off);
         self
     }
 
-    /// For how long a waiter that was handed the lock may take to enter, before the next one gets it: 50 ms to 6 s, 500 ms
-    /// by default.
+    /// How long a waiter whose turn has come may take to acquire the lock, before the next one gets it: 50 ms to 6
+    /// s, 500 ms by default.
     #[must_use]
     pub fn claim_ttl(mut self, claim_ttl: Duration) -> Self {
         self.0.set(|config| config.rules.claim_ttl = claim_ttl);
@@ -119,8 +132,8 @@ impl PostgresStore {
         self
     }
 
-    /// Whether the connection is encrypted, and whose certificate is believed. Default [`PostgresTls::Prefer`], and
-    /// [`PostgresTls::VerifyCa`] if a [`ca`](Self::ca) is named.
+    /// Whether the connection is encrypted, and which certificates are trusted. Default [`PostgresTls::Prefer`],
+    /// and [`PostgresTls::VerifyCa`] if a [`ca`](Self::ca) is named.
     #[must_use]
     pub fn tls(mut self, mode: PostgresTls) -> Self {
         let mode = match mode {
@@ -134,22 +147,42 @@ impl PostgresStore {
         self
     }
 
-    /// This file has the certificate of the authority that signed the server's; `system` stands for those that this machine
-    /// trusts.
+    /// This file has the certificate of the authority that signed the server's; `system` means the authorities that
+    /// this machine trusts.
     #[must_use]
     pub fn ca(mut self, file: impl AsRef<Path>) -> Self {
         self.0.set(|config| config.ca = Some(file.as_ref().to_owned()));
         self
     }
 
-    /// What the server shows of us in `pg_stat_activity`. Default `tenure`.
+    /// Whether the login is bound to the channel of TLS. Default [`PostgresBinding::Prefer`].
+    #[must_use]
+    pub fn channel_binding(mut self, binding: PostgresBinding) -> Self {
+        let binding = match binding {
+            PostgresBinding::Disable => ChannelBinding::Disable,
+            PostgresBinding::Prefer => ChannelBinding::Prefer,
+            PostgresBinding::Require => ChannelBinding::Require,
+        };
+        self.0.set(|config| config.channel_binding = binding);
+        self
+    }
+
+    /// A file with passwords, one line for each `host:port:database:user:password`, read at each connect where no password is
+    /// set.
+    #[must_use]
+    pub fn passfile(mut self, file: impl AsRef<Path>) -> Self {
+        self.0.set(|config| config.passfile = Some(file.as_ref().to_owned()));
+        self
+    }
+
+    /// The name of this client in `pg_stat_activity`. Default `tenure`.
     #[must_use]
     pub fn application_name(mut self, name: impl AsRef<str>) -> Self {
         self.0.set(|config| name.as_ref().clone_into(&mut config.application));
         self
     }
 
-    /// Passes over a server that takes no writes. Default: where several are named.
+    /// Skips a server that does not accept writes. Default: on if several servers are named.
     #[must_use]
     pub fn must_write(mut self) -> Self {
         self.0.set(|config| config.must_write = true);

@@ -9,7 +9,7 @@ use crate::{
     store::described::{Described, is_described},
 };
 
-/// Locks in Redis or Valkey. The URLs that say the same begin with `redis`.
+/// Locks in Redis or Valkey. Its URLs begin with `redis`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -42,7 +42,7 @@ impl RedisStore {
         Self(Described::new(Ok(Config::new(Topology::Socket(path.as_ref().to_owned())))))
     }
 
-    /// The master of this name, as the Sentinels at these hosts know it; their port is 26379 by default.
+    /// The master of this name, as the Sentinels at these hosts report it; their port is 26379 by default.
     pub fn sentinel<H: AsRef<str>>(sentinels: impl IntoIterator<Item = H>, master: impl AsRef<str>) -> Self {
         Self(Described::at(sentinels, Config::SENTINEL_PORT, |sentinels| {
             let master = master.as_ref().to_owned();
@@ -50,26 +50,27 @@ impl RedisStore {
         }))
     }
 
-    /// A Cluster, of which these nodes are asked for the others; their port is 6379 by default.
+    /// A Cluster. These nodes are asked for the others; their port is 6379 by default.
     pub fn cluster<H: AsRef<str>>(nodes: impl IntoIterator<Item = H>) -> Self {
         Self(Described::at(nodes, Config::PORT, |nodes| Config::new(Topology::Cluster(nodes))))
     }
 
-    /// The port of all servers, of which none names its own.
+    /// The port of all servers. Only if no server was named with a port.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         self.0.set_port(|config| config.set_port(port));
         self
     }
 
-    /// Over TLS. The server's certificate must be signed by an authority that this machine trusts, or by [`ca`](Self::ca).
+    /// Uses TLS. The server's certificate must be signed by an authority that this machine trusts, or by
+    /// [`ca`](Self::ca).
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.0.set(|config| config.tls = true);
         self
     }
 
-    /// Over TLS, and this file has the certificate of the authority that signed the server's.
+    /// Uses TLS. This file has the certificate of the authority that signed the server's.
     #[must_use]
     pub fn ca(self, file: impl AsRef<Path>) -> Self {
         let mut store = self.tls();
@@ -77,7 +78,7 @@ impl RedisStore {
         store
     }
 
-    /// The number of the database. Default 0. A Cluster has no other.
+    /// The number of the database. Default 0, which is the only one of a Cluster.
     #[must_use]
     pub fn database(mut self, number: u32) -> Self {
         self.0.set(|config| config.db = number.into());
@@ -91,24 +92,25 @@ impl RedisStore {
         self
     }
 
-    /// A server that may have forgotten locks grants all the same, instead of waiting until all of them have expired: that allows two
-    /// holders after a restart or a fail-over, and is for tests. All clients must set the same value. Default: it waits.
+    /// A server that may have forgotten locks grants anyway, instead of waiting until all of them have expired.
+    /// That allows two holders after a restart or a failover, and is for tests. All clients must set the same
+    /// value. Default: it waits.
     #[must_use]
     pub fn without_guard(mut self) -> Self {
         self.0.set(|config| config.guard = GuardMode::Off);
         self
     }
 
-    /// The longest lease: 1 s to 10 min, 10 s by default, because a new or emptied server grants nothing for this long. All clients must
-    /// set the same value.
+    /// The longest lease: 1 s to 10 min, 10 s by default. A new or emptied server grants nothing for this long. All
+    /// clients must set the same value.
     #[must_use]
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.0.set(|config| config.guarded_ttl = max_ttl);
         self
     }
 
-    /// For how long a waiter that was handed the lock may take to enter, before the next one gets it: 50 ms to 6 s, 500 ms
-    /// by default.
+    /// How long a waiter whose turn has come may take to acquire the lock, before the next one gets it: 50 ms to 6
+    /// s, 500 ms by default.
     #[must_use]
     pub fn claim_ttl(mut self, claim_ttl: Duration) -> Self {
         self.0.set(|config| config.claim_ttl = claim_ttl);
@@ -136,7 +138,7 @@ impl RedisStore {
         self
     }
 
-    /// Speaks RESP2 only, for servers and proxies that do not know RESP3. Default: RESP3 where the server knows it.
+    /// Uses RESP2 only, for servers and proxies without RESP3. Default: RESP3 where the server supports it.
     #[must_use]
     pub fn resp2(mut self) -> Self {
         self.0.set(|config| config.resp3 = false);

@@ -1,4 +1,4 @@
-//! `RedlockStore`: a quorum of Redis servers that know nothing of each other.
+//! `RedlockStore`: a quorum of independent Redis servers.
 
 use std::{fmt, sync::Arc};
 
@@ -10,7 +10,7 @@ use crate::{
     store::{described::Described, redis::RedisStore},
 };
 
-/// Locks on a majority of Redis servers. The URL that says the same is `redlock:URL,URL,URL`.
+/// Locks on a quorum of Redis servers. Its URL is `redlock:URL,URL,URL`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,16 +25,16 @@ use crate::{
 pub struct RedlockStore(Vec<RedisStore>);
 
 impl RedlockStore {
-    /// These servers: 3 to 63, an odd number. Each may have a login and a port of its own; all else, the number of the
-    /// database included, is the same for all.
+    /// These servers: 3 to 63, an odd number. Each may have its own login and port; all other settings, including
+    /// the number of the database, are the same for all.
     pub fn of(nodes: impl IntoIterator<Item = RedisStore>) -> Self {
         Self(nodes.into_iter().collect())
     }
 
-    /// The URL that says the same, as [`connect`](crate::connect) reads it. **It holds the passwords.**
+    /// The URL with the same settings, as [`connect`](crate::connect) reads it. **It holds the passwords.**
     ///
     /// # Errors
-    /// [`ConfigError`] for what no URL can say.
+    /// [`ConfigError`] if a URL cannot express a setting.
     pub fn url(&self) -> Result<String, ConfigError> {
         let urls = self.nodes()?.iter().map(StoreSettings::url).collect::<Result<Vec<_>, _>>()?;
         let nodes: Vec<&str> = urls.iter().map(|url| url.split('?').next().unwrap_or(url)).collect();

@@ -9,7 +9,7 @@ use crate::{
     error::ConfigError,
 };
 
-/// Locks in a file, for the processes of one machine. The URL that says the same is `sqlite:PATH`.
+/// Locks in a file, for the processes of one machine. Its URL is `sqlite:PATH`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,21 +25,21 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// The file, which is made if it is not there. Any path will do, UTF-8 or not. A relative one counts from where the
-    /// program is when it connects.
+    /// The file, which is created if it does not exist. Any path is valid, UTF-8 or not. A relative path starts at
+    /// the working directory of the program when it connects.
     pub fn at(path: impl AsRef<Path>) -> Self {
         Self { config: Config::new(path) }
     }
 
-    /// For how long a waiter that was handed the lock may take to enter, before the next one gets it: 50 ms to 6 s, 500 ms
-    /// by default. All processes should say the same.
+    /// How long a waiter whose turn has come may take to acquire the lock, before the next one gets it: 50 ms to 6
+    /// s, 500 ms by default. All processes should set the same value.
     #[must_use]
     pub fn claim_ttl(mut self, claim_ttl: Duration) -> Self {
         self.config.rules.claim_ttl = claim_ttl;
         self
     }
 
-    /// The URL that says the same, as [`connect`](crate::connect) reads it.
+    /// The URL with the same settings, as [`connect`](crate::connect) reads it.
     ///
     /// # Errors
     /// [`ConfigError`] if the path is not UTF-8.

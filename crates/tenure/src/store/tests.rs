@@ -1,4 +1,4 @@
-//! Each store by a URL and by a builder: the settings are the same, for every setting that there is.
+//! Each store by a URL and by a builder: both give the same value for every setting.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -16,10 +16,10 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// What a builder fills, and the URL that a person would write.
+/// What a builder sets, and the URL that a person would write.
 type Pair<C> = (Result<C, ConfigError>, &'static str);
 
-/// Compares both, and sees that no setting of the store is left out.
+/// Compares both, and checks that no setting of the store is missing.
 fn compare<C: StoreSettings + PartialEq + Debug>(pairs: impl IntoIterator<Item = Pair<C>>, unknown: &str) {
     let pairs: Vec<(C, &str)> = pairs.into_iter().map(|(built, url)| (built.unwrap(), url)).collect();
     let read = |url: &str| C::read(url).unwrap();
@@ -28,7 +28,7 @@ fn compare<C: StoreSettings + PartialEq + Debug>(pairs: impl IntoIterator<Item =
         let written = built.url().unwrap();
         assert_eq!(read(&written), *built, "{written}");
     }
-    // Two that differ are not equal, or the above proves nothing.
+    // Two different stores are not equal, or the comparison proves nothing.
     for (at, (one, url)) in pairs.iter().enumerate() {
         let twin = pairs[..at].iter().find(|(other, _)| other == one);
         assert_eq!(twin, None, "says the same as {url}");
@@ -151,6 +151,10 @@ fn a_postgres_store_says_what_its_url_says() {
             "postgres://db.example?sslmode=verify-ca&sslrootcert=/ca",
         ),
         (at().ca("system").0.config, "postgres://db.example?sslrootcert=system"),
+        (
+            at().channel_binding(PostgresBinding::Require).passfile("/pgpass").0.config,
+            "postgres://db.example?channel_binding=require&passfile=/pgpass&keepalives=1&pgbouncer=true",
+        ),
         (PostgresStore::any_of(["a", "b:5"]).0.config, "postgres://a,b:5"),
         (PostgresStore::socket("/run/postgresql").port(7).0.config, "postgres://%2Frun%2Fpostgresql?port=7"),
         (
@@ -254,7 +258,7 @@ fn a_sqlite_store_says_what_its_url_says() {
     compare(pairs, "sqlite:/a?sesame=1");
 }
 
-/// A program may have a path that is not UTF-8, which no URL says.
+/// A program may have a path that is not UTF-8, which no URL can express.
 #[test]
 fn a_path_that_is_no_text_is_for_builders_only() {
     let odd = std::path::Path::new(OsStr::from_bytes(b"/\xff"));
@@ -274,7 +278,7 @@ fn a_path_that_is_no_text_is_for_builders_only() {
     }
 }
 
-/// What is no host could become another part of the URL: a login, a path, a setting.
+/// A value that is not a host could become another part of the URL: a login, a path, a setting.
 #[test]
 fn what_no_url_can_say_is_refused_before_anything_is_read() {
     let refused = [
@@ -299,7 +303,7 @@ fn what_no_url_can_say_is_refused_before_anything_is_read() {
     }
 }
 
-/// A store's own rules are those of its URL, and say the same.
+/// A store has the same rules as its URL.
 #[tokio::test]
 async fn a_setting_out_of_range_is_refused_as_in_a_url() {
     let said = |answer: Result<crate::Locker, ConfigError>| answer.map(drop).unwrap_err().to_string();
@@ -345,7 +349,7 @@ proptest! {
     }
 }
 
-/// A URL where a host belongs was refused and shown all the same, with its password.
+/// A URL in the place of a host was refused, but shown with its password.
 #[test]
 fn what_is_no_host_is_not_shown() {
     for slip in ["redis://:secret@db", "app:secret@db", "db/secret"] {
@@ -355,7 +359,7 @@ fn what_is_no_host_is_not_shown() {
     }
 }
 
-/// The nodes of a quorum have the same settings, in whatever order they were said.
+/// The nodes of a quorum have the same settings, in whatever order they were set.
 #[test]
 fn the_order_of_settings_says_nothing() {
     let node = |host: &str| RedisStore::at(host).without_guard().max_ttl(ms(5000));
@@ -365,7 +369,7 @@ fn the_order_of_settings_says_nothing() {
     assert!(RedlockStore::of([node("a"), node("b"), differs]).url().is_err());
 }
 
-/// A URL in a file of settings is the store that the builder makes, and a wrong one names what is wrong.
+/// A URL in a settings file is the store that the builder makes, and a wrong one names the error.
 #[test]
 fn a_store_is_read_from_its_url() {
     let read: RedisStore = "rediss://app:x@db.example/3?max_ttl=30s".parse().unwrap();

@@ -9,7 +9,7 @@ use crate::{
     store::described::{Described, is_described},
 };
 
-/// Locks in ZooKeeper. The URL that says the same begins with `zookeeper`.
+/// Locks in ZooKeeper. Its URL begins with `zookeeper`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,36 +31,36 @@ impl ZooKeeperStore {
         Self(Described::at(hosts, Config::PORT, Config::new))
     }
 
-    /// The port of all members, of which none names its own.
+    /// The port of all members. Only if no member was named with a port.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         self.0.set_port(|config| config.hosts.iter_mut().for_each(|(_, own)| *own = port));
         self
     }
 
-    /// Under which node the locks are. Default `/tenure`. All clients must say the same.
+    /// The parent node of the locks. Default `/tenure`. All clients must set the same value.
     #[must_use]
     pub fn path(mut self, path: impl AsRef<str>) -> Self {
         self.0.set(|config| config.set_base(path.as_ref().trim_start_matches('/')));
         self
     }
 
-    /// With nodes named as kazoo names them, so that its `Lock` and ours exclude each other. Default: as Apache Curator's
-    /// `InterProcessMutex` names them. All clients must say the same.
+    /// Names nodes as kazoo does, so that its `Lock` and the locks of Tenure exclude each other. Default: as Apache
+    /// Curator's `InterProcessMutex` names them. All clients must set the same value.
     #[must_use]
     pub fn like_kazoo(mut self) -> Self {
         self.0.set(|config| config.layout = Layout::Kazoo);
         self
     }
 
-    /// With nodes that anybody may change. Default: where a user is named, only that user may.
+    /// Creates nodes that any user may change. Default: if a user is named, only that user may.
     #[must_use]
     pub fn open_to_all(mut self) -> Self {
         self.0.set(|config| config.access = Some(Access::Open));
         self
     }
 
-    /// The ensemble's `tickTime`: 10 ms to 1 min, 2 s by default. A session lasts longer than its ttl by one and a half of it.
+    /// The ensemble's `tickTime`: 10 ms to 1 min, 2 s by default. A session lasts 1.5 ticks longer than its ttl.
     #[must_use]
     pub fn tick(mut self, tick: Duration) -> Self {
         self.0.set(|config| config.tick = tick);

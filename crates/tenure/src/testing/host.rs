@@ -1,4 +1,4 @@
-//! `TestHost`: tokio's clock, paused or not, that a test moves on.
+//! `TestHost`: tokio's clock, paused or not, which a test can advance.
 
 use std::{
     collections::BTreeMap,
@@ -20,19 +20,19 @@ use tokio::{
 
 use crate::host::TokioHost;
 
-/// A host for tests: its clock is tokio's, and goes on further when the test says so.
+/// A host for tests: its clock is tokio's, and a test can advance it further.
 ///
-/// It begins at the time of this machine. What moves it depends on the test:
+/// It begins at the time of this machine. How time passes depends on the test:
 ///
 /// | The test | Time passes |
 /// |---|---|
-/// | `#[tokio::test(start_paused = true)]` | by itself while all tasks wait: the clock leaps to the next timer |
-/// | `#[tokio::test]`, as one that talks to a real server | as it really does |
-/// | either, by [`advance`](Self::advance) | step by step: what is due on the way happens on the way, as renewals do |
-/// | either, by [`suspend`](Self::suspend) | in one leap: what was due on the way is late, and leases expire |
+/// | `#[tokio::test(start_paused = true)]` | by itself while all tasks wait: the clock jumps to the next timer |
+/// | `#[tokio::test]`, such as one with a real server | in real time |
+/// | either, by [`advance`](Self::advance) | step by step: timers on the way fire at their time, such as renewals |
+/// | either, by [`suspend`](Self::suspend) | in one jump: timers on the way fire late, and leases expire |
 ///
-/// What runs on a thread of its own in production, as the renewals do, is a task of the test's runtime here, so that it
-/// follows the same clock. Clones are the same clock.
+/// Work that has a separate thread in production, such as renewals, is a task of the test's runtime here, so that
+/// it follows the same clock. Clones are the same clock.
 ///
 /// ```
 /// use std::time::Duration;
@@ -51,19 +51,19 @@ use crate::host::TokioHost;
 pub struct TestHost(Arc<Clock>);
 
 struct Clock {
-    /// The one that the test runs in: its clock is the one that is followed.
+    /// The runtime of the test, whose clock is followed.
     runtime: Handle,
     began: (Instant, Moment),
     state: Mutex<State>,
-    /// How often the time was asked for: a task that does something looks at the clock.
+    /// How often the time was read: a task that does something reads the clock.
     looks: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
-    /// How much further than tokio's clock it is.
+    /// How far it is ahead of tokio's clock.
     moved: Duration,
-    /// The waits, by when they are due and in the order in which they began.
+    /// The waits, by the time when they are due and in the order in which they began.
     waiting: BTreeMap<DueWait, Waker>,
     came: u64,
 }
@@ -71,7 +71,7 @@ struct State {
 type DueWait = (Duration, u64);
 
 impl TestHost {
-    /// A clock for the test that runs here.
+    /// A clock for the present test.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -81,15 +81,15 @@ impl TestHost {
         Self(Arc::new(Clock { runtime, began, state: Mutex::default(), looks: AtomicU64::new(0) }))
     }
 
-    /// Lets this much time pass, timer by timer: whatever is due on the way happens at its time, in order.
+    /// Lets this much time pass, timer by timer: each timer on the way fires at its time, in order.
     ///
-    /// Under tokio's paused clock this is `tokio::time::sleep`, so that the test's own timers go along. Otherwise this
-    /// clock alone moves, and no real time passes: between two timers the tasks of a runtime with one thread, which is what
-    /// `#[tokio::test]` makes, run until none of them looks at this clock any more. A task that waits for something else, such
-    /// as a socket or a thread, finds afterwards that the time has passed.
+    /// Under tokio's paused clock this is `tokio::time::sleep`, so the test's own timers advance too. Otherwise
+    /// only this clock advances, and no real time passes. Between two timers the tasks of a runtime with one
+    /// thread, as `#[tokio::test]` makes it, run until none of them reads this clock any more. A task that waits
+    /// for a socket or a thread finds afterwards that the time has passed.
     ///
     /// # Cancel safety
-    /// Some of the time has passed.
+    /// Part of the time may have passed.
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
     pub async fn advance(&self, by: Duration) {
         if is_paused() {
@@ -98,7 +98,7 @@ impl TestHost {
         let end = self.0.boot().saturating_add(by);
         loop {
             self.0.settle().await;
-            // A loop of waits of no length must not stop the time.
+            // A loop of zero-length waits must not stop the time.
             let soon = self.0.boot() + STEP;
             let next = self.0.next_due().map(|due| due.max(soon)).filter(|due| *due < end);
             self.0.leap_to(next.unwrap_or(end));
@@ -108,8 +108,8 @@ impl TestHost {
         }
     }
 
-    /// Leaps this far, as if the machine had slept or the process had been stopped: no task has run meanwhile, and
-    /// whatever was due is late. A lease whose ttl is shorter has expired.
+    /// Jumps ahead by this time, as after a suspend of the machine or a stop of the process: no task has run, and
+    /// all timers on the way fire late. A lease with a shorter ttl has expired.
     pub fn suspend(&self, by: Duration) {
         self.0.leap_to(self.0.boot().saturating_add(by));
     }
@@ -151,7 +151,7 @@ impl Clock {
     }
 
     fn now(&self, moved: Duration) -> Moment {
-        // Elsewhere tokio shows the clock of another runtime.
+        // Outside the runtime, tokio shows the clock of another one.
         let _there = self.runtime.enter();
         let (instant, moment) = self.began;
         moment + instant.elapsed().saturating_add(moved)
@@ -171,7 +171,7 @@ impl Clock {
         self.state().waiting.first_key_value().map(|(due, _)| due.0)
     }
 
-    /// Every wait looks at the clock again, in the order in which they are due.
+    /// Every wait checks the clock again, in the order in which they are due.
     fn leap_to(&self, boot: Duration) {
         let waiting = {
             let mut state = self.state();
@@ -182,7 +182,7 @@ impl Clock {
         waiting.into_values().for_each(Waker::wake);
     }
 
-    /// Lets the tasks run until none has looked at the clock for some turns, or for many turns at most.
+    /// Lets the tasks run until none has read the clock for some turns, or for a maximum of turns.
     async fn settle(&self) {
         for _ in 0..SETTLING {
             let before = self.looks.load(Ordering::Relaxed);
@@ -199,10 +199,10 @@ impl Clock {
 /// The shortest step: 1 ms, as tokio's timers have it.
 const STEP: Duration = Duration::from_millis(1);
 
-/// So many turns of the runtime are a look at whether anything happens.
+/// This many turns of the runtime show whether a task still acts.
 const TURNS: usize = 16;
 
-/// A task that never rests must not stop the time for ever.
+/// A task that never rests must not stop the time forever.
 const SETTLING: usize = 64;
 
 /// A wait for a moment of this clock.
@@ -211,7 +211,7 @@ struct TestTimer {
     until: Duration,
     /// Its place among the waits.
     place: Option<DueWait>,
-    /// Tokio's timer, and how far the clock had been moved when it was set.
+    /// Tokio's timer, and the advance of the clock when it was set.
     sleep: Option<(Duration, Pin<Box<Sleep>>)>,
 }
 
@@ -222,11 +222,11 @@ impl Future for TestTimer {
         let timer = &mut *self;
         let moved = timer.wait(context.waker().clone());
         let left = timer.until.saturating_sub(timer.clock.now(moved).boot);
-        // Not at the first look: a loop of waits that have ended must leave the other tasks their turn.
+        // Not on the first poll: a loop of waits that have ended must let other tasks run.
         if left.is_zero() && timer.sleep.is_some() {
             return Poll::Ready(());
         }
-        // A clock that was moved reaches the moment earlier than tokio's timer knew.
+        // An advanced clock reaches the moment before tokio's timer does.
         let sleep = match &mut timer.sleep {
             Some((then, sleep)) if *then == moved => sleep,
             sleep => &mut sleep.insert((moved, timer.clock.tokio_timer(left))).1,
@@ -236,7 +236,7 @@ impl Future for TestTimer {
 }
 
 impl TestTimer {
-    /// Waits among the others from here on. How far the clock had been moved by then: no later move is missed.
+    /// Joins the waits. Returns the advance of the clock at that time, so that no later advance is missed.
     fn wait(&mut self, waker: Waker) -> Duration {
         let mut state = self.clock.state();
         let place = *self.place.get_or_insert_with(|| {
@@ -256,7 +256,7 @@ impl Drop for TestTimer {
     }
 }
 
-/// Whether tokio's clock stands while the machine's goes on.
+/// Whether tokio's clock is paused.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 fn is_paused() -> bool {
     let (tokio, real) = (Instant::now(), std::time::Instant::now());

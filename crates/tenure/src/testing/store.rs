@@ -1,4 +1,4 @@
-//! `TestStore`: a store whose requests fail, hang or are late, as a test says.
+//! `TestStore`: a store whose requests fail, hang or come late, as a test sets them.
 
 use std::{
     fmt,
@@ -15,23 +15,23 @@ use tenure_core::{
 
 use crate::{connect, locker::Locker, testing::host::TestHost};
 
-/// What becomes of a request.
+/// A fault of a request.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Fault {
-    /// It is not done, and answered with this error. [`unavailable`](Self::unavailable) is the usual one.
+    /// The store does not do it, and returns this error. [`unavailable`](Self::unavailable) is the usual one.
     Refuse(BackendError),
-    /// It is done, but the answer is lost: the caller sees an error whose outcome is unknown.
+    /// The store does it, but the answer is lost: the caller gets an error with unknown outcome.
     LoseAnswer,
-    /// It is not done and never answered, not even after [`recover`](TestStore::recover). The caller's own time-out ends
-    /// it.
+    /// The store does not do it and never answers, not even after [`recover`](TestStore::recover). The caller's own
+    /// timeout ends it.
     Hang,
-    /// It is done immediately, and answered this much later.
+    /// The store does it immediately, and answers this much later.
     Delay(Duration),
 }
 
 impl Fault {
-    /// Refused as by a store that is down: it was not done, and another try may help.
+    /// The error of a store that is down: the request was not done, and another attempt may succeed.
     pub fn unavailable() -> Self {
         let message = "the test has the store refuse";
         Self::Refuse(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message))
@@ -48,20 +48,20 @@ pub enum Operation {
     Renew,
     /// A release, also in the background.
     Release,
-    /// A memo that is left beside a lock.
+    /// A memo that is stored with a lock.
     Note,
-    /// A question: `inspect`, `list`, `diagnose`.
+    /// A query: `inspect`, `list`, `diagnose`.
     Inspect,
-    /// What an operator does: `force_release`, `adopt`.
+    /// An operator's request: `force_release`, `adopt`.
     Break,
 }
 
-/// A store of locks for a test, and as one process reaches it, on which requests fail as the test says.
+/// A store of locks for a test, as one process reaches it, with the faults that the test sets.
 ///
-/// In memory, by the clock of a [`TestHost`]; or any other store, with [`over`](Self::over). Clones, and all lockers made of
-/// it, meet the same faults. [`other_process`](Self::other_process) meets faults of its own.
+/// In memory, with the clock of a [`TestHost`]; or any other store, with [`over`](Self::over). Clones, and all
+/// lockers made from them, get the same faults. [`other_process`](Self::other_process) has separate faults.
 ///
-/// Connecting never fails, and hints are lost while every request fails.
+/// Connecting never fails. Hints are lost while every request fails.
 ///
 /// ```
 /// use tenure::{AcquireError, testing::{Fault, TestStore, Operation}};
@@ -88,22 +88,22 @@ pub struct TestStore {
 
 #[derive(Debug, Default)]
 struct FaultPlan {
-    /// The latest that fits a request decides.
+    /// The latest rule that fits a request applies.
     rules: Vec<FaultRule>,
     asked: Vec<(Operation, usize)>,
 }
 
 #[derive(Debug)]
 struct FaultRule {
-    /// `None`: every one.
+    /// `None`: every kind.
     verb: Option<Operation>,
-    /// For so many requests; `None`: until the store recovers.
+    /// For this many requests; `None`: until the store recovers.
     left: Option<usize>,
     fault: Fault,
 }
 
 impl TestStore {
-    /// An empty store in memory, and a clock for the test that runs here.
+    /// An empty store in memory, and a clock for the present test.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -115,8 +115,8 @@ impl TestStore {
         Self { inner, host, script: Arc::default() }
     }
 
-    /// The store of these locks, with faults on the way to it and a new clock. What the store itself does by a clock, as
-    /// counting a ttl, it does by its own.
+    /// The store of these locks, with faults on the way to it and a new clock. The store itself still uses its own
+    /// clock, for example to count a ttl.
     ///
     /// ```no_run
     /// # async fn test() -> Result<(), Box<dyn std::error::Error>> {
@@ -134,13 +134,13 @@ impl TestStore {
         Self { inner, host: TestHost::new(), script: Arc::default() }
     }
 
-    /// The locks of this store, as one process has them: hand them to the code under test. A locker made by another call
-    /// is another holder.
+    /// The locks of this store, as one process has them: pass them to the code under test. Each call returns a
+    /// separate holder.
     pub fn locker(&self) -> Locker {
         Locker::new(Arc::new(self.clone()), Arc::new(self.host.clone()))
     }
 
-    /// The same locks, as another process reaches them, by the same clock: no fault is on it yet.
+    /// The same locks, as another process reaches them, with the same clock and no fault yet.
     #[must_use]
     pub fn other_process(&self) -> Self {
         Self { script: Arc::default(), ..self.clone() }
@@ -151,39 +151,39 @@ impl TestStore {
         &self.host
     }
 
-    /// Every request from now on meets this fault, until [`recover`](Self::recover) or a later fault.
+    /// Every request gets this fault, until [`recover`](Self::recover) or a later fault.
     pub fn fail(&self, fault: Fault) {
         self.add(None, None, fault);
     }
 
-    /// The next `requests` requests, of any kind, meet this fault; a renewal may be among them.
+    /// The next `requests` requests, of any kind, get this fault; a renewal may be among them.
     pub fn fail_next(&self, requests: usize, fault: Fault) {
         self.add(None, Some(requests), fault);
     }
 
-    /// Every request of this kind meets this fault, until [`recover`](Self::recover) or a later fault.
+    /// Every request of this kind gets this fault, until [`recover`](Self::recover) or a later fault.
     pub fn fail_operation(&self, verb: Operation, fault: Fault) {
         self.add(Some(verb), None, fault);
     }
 
-    /// The next requests of this kind meet this fault.
+    /// The next requests of this kind get this fault.
     pub fn fail_next_of(&self, verb: Operation, requests: usize, fault: Fault) {
         self.add(Some(verb), Some(requests), fault);
     }
 
-    /// The store answers again. What hangs goes on hanging.
+    /// The store answers again. Requests that hang still hang.
     pub fn recover(&self) {
         self.script().rules.clear();
     }
 
-    /// How many requests of this kind were made, those that failed and those in the background included.
+    /// How many requests of this kind were sent, including failed requests and those in the background.
     pub fn asked(&self, verb: Operation) -> usize {
         let script = self.script();
         script.asked.iter().find(|(asked, _)| *asked == verb).map_or(0, |(_, count)| *count)
     }
 
-    /// Takes the lock from its holders, as an operator does with `tenure break`: each hears that it was
-    /// [taken](crate::Loss::Taken). It meets no fault. Says who they were.
+    /// Releases the lock by force, as an operator does with `tenure break`: each holder detects that it was
+    /// [taken](crate::Loss::Taken). Faults do not apply. Returns the former holders.
     ///
     /// # Errors
     /// The store's, and [`ErrorKind::Invalid`] for a name that is not valid.
@@ -202,7 +202,7 @@ impl TestStore {
         self.script().rules.push(FaultRule { verb, left, fault });
     }
 
-    /// Asks, unless a fault says otherwise.
+    /// Sends the request, or applies a fault.
     async fn ask<A>(&self, verb: Operation, request: impl Future<Output = A>) -> Result<A, BackendError> {
         let fault = self.script().take(verb);
         match fault {
@@ -224,7 +224,7 @@ impl TestStore {
 }
 
 impl FaultPlan {
-    /// The fault that this request meets.
+    /// The fault of this request.
     fn take(&mut self, verb: Operation) -> Option<Fault> {
         match self.asked.iter_mut().find(|(asked, _)| *asked == verb) {
             Some((_, count)) => *count += 1,
