@@ -1,27 +1,25 @@
-//! Places beside a cell: which waiters have one, and which of them move up into the cell.
+//! Places next to a cell: which waiters have one, and which of them move up into the cell.
 //!
-//! Every client that acquires or releases the lock compares and sets its cell. So the queue in the cell is
-//! short: [`FRONT`] places. Any other waiter puts a place beside the cell, without comparing anything, and
-//! then reads. When few places are left in the cell, the next verb that writes it moves the first places
-//! beside it into it, with the same write.
+//! Every client that acquires or releases the lock compares and sets its cell. So the queue in the cell is short:
+//! [`FRONT`] places. Any other waiter puts a place next to the cell, without a comparison, and then reads. When few
+//! places are left in the cell, the next verb that writes it moves the first places next to it into it, with the
+//! same write.
 //!
-//! **Why no owner is granted twice or forgotten (L1, L6).** A place beside the cell gives no right: the
-//! ledger in the cell alone says which owner holds and which is next. A place that could not be deleted and
-//! is moved up a second time is left out while its owner holds or waits. A place that was put there while the
-//! queue became empty is found by its owner's next question.
+//! **Why no owner is granted twice or forgotten (L1, L6).** A place next to the cell gives no right: only the
+//! ledger in the cell decides which owner holds and which is next. A place that could not be deleted and is moved
+//! up a second time is left out while its owner holds or waits. A place that was put there while the queue became
+//! empty is found by its owner's next request.
 //!
-//! **Why no place is left when its owner has left (L8).** Another client may have read the place, and be
-//! about to move it up. So a release removes the place, and reads the cell after that. If the place has moved
-//! up, the release finds it in the queue. No client moves a place up into a long queue, and a client that has
-//! read a shorter queue compares a version that is gone. Otherwise the release writes the cell, which bars
-//! that client.
+//! **Why no place is left when its owner has left (L8).** Another client may have read the place, and be about to
+//! move it up. So a release removes the place, and reads the cell after that. If the place has moved up, the
+//! release finds it in the queue. No client moves a place up into a long queue, and a client that has read a
+//! shorter queue compares a version that is gone. Otherwise the release writes the cell, which bars that client.
 //!
-//! **Why no waiter is passed (L7).** Keys grow in the order of arrival. A client that writes a cell without
-//! reading it first knows from its text whether places may stand beside it: a place is put there only while
-//! the text says so, and the write that removes that mark from the text is applied only if no place stands
-//! there.
+//! **Why no waiter is overtaken (L7).** Keys grow in the order of arrival. A client that writes a cell without
+//! reading it first finds in its text whether there may be places next to it. A place is put there only while the
+//! text has that mark, and the write that removes the mark from the text is applied only if there is no such place.
 //!
-//! A store that has no room beside its cells keeps all places in them.
+//! A store that has no room next to its cells keeps all places in them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -38,44 +36,45 @@ use crate::{
     memory::moment,
 };
 
-/// Places in the cell of a lock, where there can be some beside it.
+/// Places in the cell of a lock, if there can be some next to it.
 pub(crate) const FRONT: usize = 4;
 /// Places move up when only this many are left in the cell.
 pub(crate) const LOW: usize = 1;
 
-/// A cell as it was read, and when by the store's clock.
+/// A cell as it was read, and the store's clock at that time.
 pub(crate) struct Snapshot {
     pub(crate) version: i64,
     pub(crate) state: String,
     pub(crate) ledger: Ledger,
-    /// It says that places may stand beside it.
+    /// Its text has the mark that there may be places next to it.
     pub(crate) is_long: bool,
-    /// A client that reads this may move places up that stand beside it.
+    /// A client that reads this may move up the places next to it.
     pub(crate) may_move: bool,
     /// None: there can be none.
     pub(crate) beside: Option<Beside>,
-    /// Owners that are handed the lock by moving into the queue: that is written, or no hint reaches them.
+    /// Owners that are handed the lock when their places move into the queue: this must be written, or no hint
+    /// reaches them.
     pub(crate) news: Vec<(Audience, OwnerId)>,
     pub(crate) now: Duration,
 }
 
-/// The places beside a cell, as far as they were read.
+/// The places next to a cell, as far as they were read.
 pub(crate) struct Beside {
-    /// The first few, with their keys. `None`: a row that no tenure wrote.
+    /// The first few, with their keys. `None`: a row that Tenure did not write.
     first: Vec<(String, Option<Place>)>,
     is_whole: bool,
-    /// That of the claim's owner.
+    /// The place of the claim's owner.
     pub(crate) own: Option<Place>,
-    /// How many stand before that.
+    /// How many are ahead of that place.
     ahead: usize,
 }
 
 /// The places that move up with the next write.
 #[derive(Default)]
 pub(crate) struct MovingUp {
-    /// The keys that are of no use then.
+    /// The keys that are no longer needed then.
     pub(crate) gone: Vec<String>,
-    /// Places may be left beside it.
+    /// There may be more places next to it.
     pub(crate) is_more: bool,
 }
 
@@ -94,10 +93,10 @@ impl Beside {
 }
 
 impl Snapshot {
-    /// Places that were put into the cell without comparing move into its queue.
+    /// Places that were put into the cell without a comparison move into its queue.
     ///
     /// # Errors
-    /// If the text is no ledger.
+    /// If the text is not a ledger.
     pub(crate) fn of(reading: CellReading, rules: &Rules) -> Result<Self, LedgerError> {
         let CellReading { version, state, now, overflow } = reading;
         let (mut ledger, newcomers) =
@@ -111,19 +110,19 @@ impl Snapshot {
             }
         }
         let news = ledger.move_up(moment(now), rules, up);
-        // With the same text it was no shorter before: what has not expired now had not then.
+        // With the same text it was no shorter before: places that have not expired now had not expired then.
         let may_move = ledger.waiting() <= LOW;
         let (is_long, beside) = (is_long(&state), overflow.map(Beside::of));
         Ok(Self { version, state, ledger, is_long, may_move, beside, news, now })
     }
 
-    /// A new claim has no room in the cell, or would pass the places beside it.
+    /// A new claim has no room in the cell, or would overtake the places next to it.
     pub(crate) fn is_full(&self, up: Option<&MovingUp>) -> bool {
         up.is_some_and(|up| up.is_more || self.ledger.waiting() >= FRONT)
     }
 
-    /// The first places beside the cell move up into its queue if that is short, and the rest is counted.
-    /// `asker`: the owner that asks, and how far was counted for it.
+    /// The first places next to the cell move up into its queue if that is short, and the rest is counted. `asker`:
+    /// the owner that asks, and how far places were counted for it.
     pub(crate) fn move_up(&mut self, asker: Option<(OwnerId, &Until)>, rules: &Rules) -> Option<MovingUp> {
         let now = moment(self.now);
         let beside = self.beside.as_mut()?;
@@ -157,33 +156,33 @@ impl Snapshot {
     }
 }
 
-/// The waiters of all locks. Only a memory: it says where to look, never which owner holds.
+/// The waiters of all locks. Only a memory of where their places may be; it never decides which owner holds.
 #[derive(Default)]
 pub(crate) struct OwnPlaces(Mutex<HashMap<LockName, Vec<OwnWaiter>>>);
 
 struct OwnWaiter {
     owner: OwnerId,
     asked: Moment,
-    /// How many were ahead of it when it asked last, and since when.
+    /// How many were ahead of it at its last request, and since when.
     ahead: Option<(usize, Moment)>,
-    /// A claim of it was answered with where it stands.
+    /// A claim of it was answered with its position.
     is_answered: bool,
-    /// The key of its place beside the cell.
+    /// The key of its place next to the cell.
     key: Option<String>,
-    /// The store has not acknowledged such a place: it may be there, or come later.
+    /// The store has not acknowledged such a place: it may exist, or come later.
     is_unacknowledged: bool,
-    /// Such a place was taken away.
+    /// Such a place was removed.
     had_one: bool,
 }
 
-/// Where to look for a place beside the cell of a lock.
+/// Where a place next to the cell of a lock may be.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OwnPlace {
     /// Its key; empty if that is not known.
     pub(crate) key: String,
-    /// It may be there under another key.
+    /// It may exist under another key.
     pub(crate) is_unacknowledged: bool,
-    /// It was taken away, by an earlier release.
+    /// It was removed, by an earlier release.
     pub(crate) had_one: bool,
 }
 
@@ -254,13 +253,13 @@ impl OwnPlaces {
         self.with(name, owner, until).unwrap_or_default()
     }
 
-    /// The key of its place beside the cell, as far as that is known.
+    /// The key of its place next to the cell, if that is known.
     pub(crate) fn key(&self, name: &LockName, owner: OwnerId) -> String {
         self.with(name, owner, |waiter| waiter.key.clone()).flatten().unwrap_or_default()
     }
 
-    /// A place beside the cell is about to be made, even if its owner has been released since it asked: the
-    /// next release finds it. True if there may be one.
+    /// A place next to the cell is about to be made, even if its owner has been released since it asked: the next
+    /// release finds it. True if there may be one.
     pub(crate) fn send(&self, name: &LockName, owner: OwnerId, now: Moment) -> bool {
         self.entry(name, owner, now, |waiter| std::mem::replace(&mut waiter.is_unacknowledged, true))
     }
@@ -284,12 +283,12 @@ impl OwnPlaces {
         self.with(name, owner, found).flatten()
     }
 
-    /// Its place was taken away.
+    /// Its place was removed.
     pub(crate) fn taken(&self, name: &LockName, owner: OwnerId) {
         self.with(name, owner, |waiter| waiter.had_one = true);
     }
 
-    /// It waits no more.
+    /// It no longer waits.
     pub(crate) fn leave(&self, name: &LockName, owner: OwnerId) {
         let mut waiting = locked(&self.0);
         let Some(waiters) = waiting.get_mut(name) else { return };
@@ -303,15 +302,15 @@ impl OwnPlaces {
 /// An owner that has not asked for this long has left without a release.
 const AWAY: Duration = Duration::from_secs(40);
 
-/// Names of which all waiters that have gone are forgotten only when their name is asked for; of more they
-/// are immediately.
+/// The maximum number of names whose departed waiters are forgotten only when the name is used again; beyond it,
+/// they are forgotten immediately.
 const AWAY_NAMES_MAX: usize = 4096;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// L8: a release came while the claim was on its way, and forgot where its place would be. The one behind
+    /// L8: a release came while the claim was on its way, and forgot where its place would be. The release after
     /// the claim left it there.
     #[test]
     fn a_place_that_is_made_after_a_release_is_found_by_the_next_one() {

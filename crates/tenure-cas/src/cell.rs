@@ -1,4 +1,4 @@
-//! `Cell`: what a store must be able to do so that its locks can be kept by comparing and setting.
+//! `Cell`: the operations that a store needs so that its locks can be kept by comparing and setting.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,37 +15,37 @@ use crate::memory::TOLERANCE;
 /// One handle to a store that keeps each lock in a cell: a version and a text, written only if both are as
 /// expected. A row is one, and so is an object in a bucket.
 ///
-/// A cell decides nothing about locks and waits for no turn. What it answers is compared, decoded and
-/// believed in this crate. [`read`](Self::read), [`write`](Self::write), [`list`](Self::list) and what is
-/// optional are one request each, except that `read_many` and `write_many` are one for each cell where a
-/// store has nothing better.
+/// A cell decides nothing about locks and waits for no turn. This crate compares, decodes and trusts its answers.
+/// [`read`](Self::read), [`write`](Self::write), [`list`](Self::list) and the optional methods are one request
+/// each, except that `read_many` and `write_many` are one request per cell where a store has nothing better.
 ///
-/// A clone is a handle with a connection of its own: one that is stuck does not stop the other.
+/// A clone is a handle with its own connection: one that is stuck does not stop the other.
 ///
-/// Besides reading, writing, listing and notifying there is [`enqueue`](Self::enqueue), without which a claim
-/// may lose every race to an owner that comes again; [`beside`](Self::beside), without which each waiter
-/// writes what a holder writes; [`error`](Self::error) and [`diagnose`](Self::diagnose), because a person
-/// must read of rows or of objects.
+/// Besides reading, writing, listing and notifying there are optional methods. Without [`enqueue`](Self::enqueue) a
+/// claim may lose every race to an owner that comes again. Without [`beside`](Self::beside) each waiter writes the
+/// cell that a holder writes. [`error`](Self::error) and [`diagnose`](Self::diagnose) let messages name rows or
+/// objects.
 #[async_trait]
 pub trait Cell: Clone + Send + Sync + 'static {
-    /// What requests travel over; `()` where there is no such thing.
+    /// The connection for requests; `()` where there is none.
     type Connection: Send + Sync;
 
     /// What the store promises.
     fn promises(&self) -> Promises;
 
-    /// The connection; a new one where there is none, or the one there was is broken or stuck.
+    /// The connection; a new one where there is none, or the present one is broken or stuck.
     ///
     /// # Errors
-    /// Nothing was asked yet: they are always `NotApplied`.
+    /// Nothing was sent yet: they are always `NotApplied`.
     async fn connect(&self, purpose: ConnectionPurpose) -> Result<Connected<Self::Connection>, BackendError>;
 
     /// Reads a cell and the store's clock.
     ///
     /// # Contract
-    /// 1. The time is one that the clock showed after the request was sent (H2.2).
-    /// 2. Version and text are of one moment, and what is read was acknowledged, or is unacknowledged for the
-    ///    caller as well.
+    /// 1. The time is one that the clock showed after the request was sent.
+    // H2.2.
+    /// 2. Version and text are of one moment. The result was acknowledged, or is unacknowledged for the caller as
+    ///    well.
     async fn read(
         &self,
         over: &Self::Connection,
@@ -53,11 +53,12 @@ pub trait Cell: Clone + Send + Sync + 'static {
         look: &ReadRequest,
     ) -> Result<CellReading, CellError>;
 
-    /// Makes a cell with this text, which has no holder, if there is none; `None` if there is one, or if
-    /// nothing came of it.
+    /// Makes a cell with this text, which has no holder, if there is none; `None` if there is one, or if it was not
+    /// made.
     ///
     /// # Contract
-    /// 1. The version is the store's clock in µs: one that no other cell of this name has had (L2).
+    /// 1. The version is the store's clock in µs: one that no other cell of this name has had.
+    // L2.
     /// 2. The time is one that the clock showed after the cell was made.
     async fn make(
         &self,
@@ -66,17 +67,18 @@ pub trait Cell: Clone + Send + Sync + 'static {
         state: &str,
     ) -> Result<Option<NewCell>, CellError>;
 
-    /// Writes a cell if it is as it was, and answers when; `None` if it is not, or is locked and the write
+    /// Writes a cell if it is unchanged, and returns when; `None` if it has changed, or is locked and the write
     /// does not wait.
     ///
     /// # Contract
-    /// 1. Compares version *and* text in the atomic step that writes: after a fail-over another history may
-    ///    have the same version.
-    /// 2. Writes only if the store's clock lies within [`CellWrite::within`] in that step; or did so when it
-    ///    began to wait for the client that has the cell locked, and the cell is as it was.
-    /// 3. Answers [`CellError::Broken`] unless the store said what became of it; a yes is as durable as the
-    ///    store promises (A3).
-    /// 4. A write that was answered does not come again: nothing below this call repeats it.
+    /// 1. Compares version *and* text in the atomic step that writes: after a failover another history may have the
+    ///    same version.
+    /// 2. Writes only if the store's clock is within [`CellWrite::within`] in that step. It is enough if it was
+    ///    when the write began to wait for the client that has the cell locked, and the cell is unchanged.
+    /// 3. Returns [`CellError::Broken`] unless the store reported the outcome; a success is as durable as the store
+    ///    promises.
+    // A3.
+    /// 4. A write that was answered does not come again: no layer below this call repeats it.
     /// 5. Sends [`CellWrite::hints`] with the write or after it, or not at all.
     async fn write(
         &self,
@@ -85,17 +87,18 @@ pub trait Cell: Clone + Send + Sync + 'static {
         write: &CellWrite<'_>,
     ) -> Result<Option<WrittenCell>, CellError>;
 
-    /// Puts a place into a cell, whatever the cell has, and answers the cell as it is then; `None` if the
-    /// cell does not take it, or the store cannot. It gives no right: the client that writes the cell next
-    /// reads it as the end of the queue.
+    /// Puts a place into a cell, whatever the content, and returns the new cell; `None` if the cell does not take
+    /// it, or the store cannot. The place gives no right: the client that writes the cell next reads it as the end
+    /// of the queue.
     ///
     /// # Contract
     /// 1. Compares nothing that others write to the cell, and waits for the client that has the cell locked:
-    ///    however often others write, it comes through after a few of them (L6). It waits for each of them
-    ///    for a moment only.
-    /// 2. The cell takes it unless it [is long](Newcomer::long) or full, or has the owner already, or `until`
-    ///    has passed.
-    /// 3. The version is the next one, so that no write comes through that was made without it (L7).
+    ///    however often others write, it succeeds after a few of them. It waits for each of them for a moment only.
+    // L6.
+    /// 2. The cell takes it unless it [is long](Newcomer::long) or full, or has the owner already, or `until` has
+    ///    passed.
+    /// 3. The version is the next one, so that no write that was made without it succeeds.
+    // L7.
     async fn enqueue(
         &self,
         _over: &Self::Connection,
@@ -108,15 +111,15 @@ pub trait Cell: Clone + Send + Sync + 'static {
     /// Every cell whose name starts with `prefix` and that may be held or waited for, by name.
     async fn list(&self, over: &Self::Connection, prefix: &str) -> Result<Vec<Listed>, CellError>;
 
-    /// An error in this store's own words.
+    /// An error in the terms of this store.
     fn error(&self, trouble: VerbError) -> BackendError;
 
-    /// Findings about the server and our assumptions.
+    /// Findings about the server and the conditions that the locks need.
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
         Ok(Vec::new())
     }
 
-    /// Notifies an owner of another process, beside any write.
+    /// Notifies an owner of another process, without a write.
     async fn notify(&self, _over: &Self::Connection, _hint: Hint) -> Result<(), CellError> {
         Ok(())
     }
@@ -130,7 +133,7 @@ pub trait Cell: Clone + Send + Sync + 'static {
     /// A stream of the hints for owners of a process.
     fn listen(self: &Arc<Self>, process: ProcessId, audience: Audience) -> Box<dyn WakeStream>;
 
-    /// Reads many cells; one answer for each, in order, and none for a cell that is not there.
+    /// Reads many cells; one answer for each, in order, and none for a cell that does not exist.
     async fn read_many(
         &self,
         over: &Self::Connection,
@@ -140,51 +143,52 @@ pub trait Cell: Clone + Send + Sync + 'static {
         try_join_all(names.iter().copied().map(one)).await
     }
 
-    /// Writes many cells, each on its own as [`write`](Self::write) does; one answer for each, in order. All
-    /// have the same [`CellWrite::within`], none has hints or waits.
+    /// Writes many cells, each separately as [`write`](Self::write) does; one answer for each, in order. All have
+    /// the same [`CellWrite::within`], none has hints or waits.
     async fn write_many(
         &self,
         over: &Self::Connection,
         writes: &[(&LockName, CellWrite<'_>)],
     ) -> Result<Vec<Option<WrittenCell>>, CellError> {
-        // All of them are answered before one fails: what was sent is known until it is answered (L9).
+        // All of them are answered before one fails, because the outcome of a write is known only by its answer
+        // (L9).
         let answers = join_all(writes.iter().map(|(name, write)| self.write(over, name, write))).await;
         let is_broken = |answer: &Result<_, CellError>| matches!(answer, Err(CellError::Broken(_)));
         let (broken, rest): (Vec<_>, Vec<_>) = answers.into_iter().partition(is_broken);
-        // If the outcome of one is unknown, that of the request is.
+        // If the outcome of one is unknown, so is that of the request.
         broken.into_iter().chain(rest).collect()
     }
 
-    /// Where places of waiters are kept beside the cells, where that can be: only there a reading has an
-    /// [`Overflow`].
+    /// Keeps places of waiters next to the cells, where that is possible: only there a reading has an [`Overflow`].
     fn beside(&self) -> Option<&dyn PlacesBeside<Self::Connection>> {
         None
     }
 }
 
-/// Places of waiters beside the cells of a store: a waiter has one there without comparing anything.
+/// Places of waiters next to the cells of a store: a waiter gets one there without a comparison.
 #[async_trait]
 pub trait PlacesBeside<C>: Send + Sync {
-    /// Puts a place beside the cell, behind all others of this lock, or writes the one anew that has the key;
-    /// answers its key. `None` if the cell does not begin with [`NewPlace::behind`], or no place has the key.
+    /// Puts a place next to the cell, behind all others of this lock, or rewrites the one that has the key; returns
+    /// its key. `None` if the cell does not begin with [`NewPlace::behind`], or no place has the key.
     ///
     /// # Contract
-    /// 1. Keys of one lock grow, compared as text, in the order in which places were put there (L7).
-    /// 2. If `may_be_there`, a place of this owner that is there already is answered instead.
-    /// 3. Looks at the cell in the step that puts it there, as well as the store can: where these are two
-    ///    steps, two that ask at the same moment may change places.
+    /// 1. Keys of one lock grow, compared as text, in the order in which places were put there.
+    // L7.
+    /// 2. If `may_be_there`, a place of this owner that already exists is returned instead.
+    /// 3. Checks the cell in the step that puts the place there, as well as the store can. Where these are two
+    ///    steps, two owners that ask at the same moment may be in the other order.
     async fn put(&self, over: &C, name: &LockName, place: &NewPlace<'_>)
     -> Result<Option<String>, CellError>;
 
-    /// Takes a place away; false if it is not there.
+    /// Removes a place; false if it does not exist.
     async fn remove(&self, over: &C, name: &LockName, place: &OldPlace<'_>) -> Result<bool, CellError>;
 
     /// All places of a lock, in their order.
     async fn all(&self, over: &C, name: &LockName) -> Result<Vec<String>, CellError>;
 }
 
-/// What a lock in a cell promises, in whatever store. A store adds what a restart and a failover do, its reach,
-/// and how waiters are woken.
+/// The promises of a lock in a cell, in any store. A store adds the effects of a restart and a failover, its reach,
+/// and how waiters are notified.
 pub fn promises(backend: &'static str) -> Promises {
     let mut promises = Promises::least(backend);
     promises.sharing = Sharing::Counted;
@@ -197,14 +201,14 @@ pub fn promises(backend: &'static str) -> Promises {
     promises
 }
 
-/// Between the name of a lock and the key of a place beside it, in a store that keeps both in one table: no name of a
-/// lock has it.
+/// The separator between the name of a lock and the key of a place next to it, in a store that keeps both in one
+/// table: no name of a lock has it.
 pub const BESIDE: char = '\u{1}';
-/// Behind the name of a lock: no place of it has a name that is greater.
+/// Appended to the name of a lock, this sorts after all its places.
 pub const END: char = '\u{2}';
 
-/// Rows of name, text and time by name, each lock before the places [`BESIDE`] it, as a list of locks. A row of no lock is
-/// left out.
+/// Rows of name, text and time by name, each lock before its places (see [`BESIDE`]), as a list of locks. A row
+/// without a lock is left out.
 pub fn listed(rows: impl IntoIterator<Item = (String, String, Duration)>) -> Vec<Listed> {
     let mut list: Vec<Listed> = Vec::new();
     for (name, state, now) in rows {
@@ -223,46 +227,47 @@ pub fn listed(rows: impl IntoIterator<Item = (String, String, Duration)>) -> Vec
 /// A connection.
 #[derive(Clone, Debug)]
 pub struct Connected<C> {
-    /// What requests travel over.
+    /// The connection itself.
     pub over: C,
     /// Hints of other processes reach this handle; where they do not, waiters ask more often.
     pub is_notified: bool,
 }
 
-/// What a connection is wanted for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionPurpose {
-    /// To extend or release what is held.
+    /// To extend or release a lease.
     Keep,
-    /// To acquire or inspect a lock: the store must be one of ours.
+    /// To acquire or inspect a lock: the store must be one of Tenure.
     Use,
-    /// To wait for a lock as well: from here on hints arrive, where they can (hazard 31).
+    /// To wait for a lock as well: from now on hints arrive, where possible.
+    // Hazard 31.
     Wait,
 }
 
 /// How a cell is read.
 #[derive(Clone, Debug, Default)]
 pub struct ReadRequest {
-    /// How far places beside the cell are counted.
+    /// How far places next to the cell are counted.
     pub until: Until,
-    /// A lock may be taken next: what holds the cells is made if it is not there.
+    /// A lock may be acquired next: creates the table or bucket if it does not exist.
     pub creates: bool,
 }
 
-/// How far places beside a cell are counted.
+/// How far places next to a cell are counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Until {
-    /// They are not.
+    /// Not at all.
     #[default]
     Nothing,
     /// Up to this key.
     Key(String),
-    /// All of this lock.
+    /// All places of this lock.
     End,
 }
 
 impl Until {
-    /// True if this key stands before it.
+    /// True if this key is ahead of it.
     pub fn is_behind(&self, key: &str) -> bool {
         match self {
             Self::Nothing => false,
@@ -281,48 +286,48 @@ pub struct CellReading {
     pub state: String,
     /// The store's clock, since the Unix epoch.
     pub now: Duration,
-    /// Places beside the cell; `None` where there can be none.
+    /// Places next to the cell; `None` where there can be none.
     pub overflow: Option<Overflow>,
 }
 
-/// Places beside a cell.
+/// Places next to a cell.
 #[derive(Clone, Debug, Default)]
 pub struct Overflow {
     /// The first of them: key and text.
     pub first: Vec<(String, String)>,
-    /// That is all.
+    /// There are no more.
     pub is_whole: bool,
-    /// The text at the key up to which was counted.
+    /// The text at the key up to which places were counted.
     pub own: Option<String>,
     /// How many there are before that key.
     pub ahead: usize,
 }
 
-/// What is to be written.
+/// The content of a write.
 #[derive(Clone, Copy, Debug)]
 pub struct CellWrite<'a> {
     /// The version and the text that the cell must have. It gets the next version.
     pub on: (i64, &'a str),
-    /// The text that it gets, in ASCII.
+    /// The new text, in ASCII.
     pub state: &'a str,
     /// It has a holder or a waiter: the cell must be listed, and not be deleted.
     pub is_busy: bool,
-    /// Between which two times the store's clock must be.
+    /// The store's clock must be between these two times.
     pub within: (Duration, Duration),
     /// How long it waits for the client that has the cell locked, where cells can be locked.
     pub patience: Patience,
-    /// The owners that it notifies; all of other processes.
+    /// The owners that it notifies; all are of other processes.
     pub hints: &'a [Hint],
-    /// Places beside the cell that are deleted with it, but for those that another client has locked.
+    /// Places next to the cell that are deleted with it, except for those that another client has locked.
     pub gone: &'a [String],
-    /// Only if no other place stands beside the cell.
+    /// Only if there is no other place next to the cell.
     pub is_last: bool,
 }
 
 /// How long a write waits for the client that has the cell locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// As long as the store lets it.
+    /// As long as the store permits.
     Any,
     /// For a moment.
     Brief,
@@ -333,11 +338,11 @@ pub enum Patience {
 /// A cell that was made.
 #[derive(Clone, Copy, Debug)]
 pub struct NewCell {
-    /// Its first one.
+    /// Its first version.
     pub version: i64,
     /// The store's clock, since the Unix epoch.
     pub at: Duration,
-    /// The cell is what was to be made.
+    /// The cell has the requested content.
     pub is_ours: bool,
 }
 
@@ -346,82 +351,84 @@ pub struct NewCell {
 pub struct WrittenCell {
     /// A time that the store's clock had reached when it answered.
     pub at: Duration,
-    /// The cell is what was written.
+    /// The cell has the written content.
     pub is_ours: bool,
 }
 
 /// A cell that may be held or waited for.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// Of which lock.
+    /// The name of the lock.
     pub name: LockName,
     /// Its text.
     pub state: String,
-    /// The texts of the places beside it, in their order.
+    /// The texts of the places next to it, in their order.
     pub places: Vec<String>,
     /// The store's clock.
     pub now: Duration,
 }
 
-/// A place that is to be put into a cell.
+/// A place to be put into a cell.
 #[derive(Clone, Copy, Debug)]
 pub struct Newcomer<'a> {
-    /// Whose it is: a cell that has this already does not take it.
+    /// Its owner: a cell that has this owner already does not take it.
     pub owner: OwnerId,
     /// Its text, in ASCII: it is put behind the first character of the cell's.
     pub state: &'a str,
-    /// How the text of a cell begins that takes none; with the last place that a cell has room for, this
-    /// takes the place of the first character.
+    /// The beginning of the text of a cell that takes none. When the last place for which a cell has room is added,
+    /// this replaces the first character.
     pub long: &'a str,
-    /// What is in the text of a cell once for each place.
+    /// The text that a cell has once for each place.
     pub each: &'a str,
     /// How many places a cell has room for.
     pub most: usize,
-    /// Until when by the store's clock.
+    /// The latest time, by the store's clock.
     pub until: Duration,
 }
 
-/// A place that is to be put beside a cell.
+/// A place to be put next to a cell.
 #[derive(Clone, Copy, Debug)]
 pub struct NewPlace<'a> {
-    /// Of one that is there, and is written anew.
+    /// The key of an existing one, which is rewritten.
     pub key: Option<&'a str>,
-    /// Whose it is.
+    /// Its owner.
     pub owner: OwnerId,
-    /// Its text, in ASCII; the owner is in it.
+    /// Its text, in ASCII, which includes the owner.
     pub state: &'a str,
-    /// An earlier try may have put it there.
+    /// An earlier attempt may have put it there.
     pub may_be_there: bool,
-    /// How the text of the cell must begin.
+    /// The required beginning of the text of the cell.
     pub behind: &'a str,
 }
 
-/// A place that may be beside a cell.
+/// A place that may be next to a cell.
 #[derive(Clone, Copy, Debug)]
 pub struct OldPlace<'a> {
-    /// Whose it is.
+    /// Its owner.
     pub owner: OwnerId,
     /// Its key; empty if that is not known.
     pub key: &'a str,
-    /// It may be there under another key.
+    /// It may exist under another key.
     pub may_have_another: bool,
 }
 
 /// Why there is no answer.
 #[derive(Clone, Debug)]
 pub enum CellError {
-    /// Another client was faster, and nothing happened: read again (hazard 56).
+    /// Another client was faster, and nothing happened: read again.
+    // Hazard 56.
     Overtaken,
     /// Another transaction has the cell locked for longer than the write waits; nothing was written.
     Locked,
     /// The connection broke. A write may have happened.
     Broken(BackendError),
-    /// The store refused, and nothing happened (L9).
+    /// The store refused, and nothing happened.
+    // L9.
     Refused(BackendError),
 }
 
 impl CellError {
-    /// Where nothing is read again.
+    /// For a caller that does not read again.
     pub fn into_error(self, words: impl FnOnce(VerbError) -> BackendError) -> BackendError {
         match self {
             Self::Overtaken => words(VerbError::Overtaken),
@@ -431,19 +438,19 @@ impl CellError {
     }
 }
 
-/// What went wrong between a verb and its cell.
+/// The errors of a verb on its cell.
 #[derive(Debug)]
 pub enum VerbError {
     /// Others were faster every time. `NotApplied`.
     Overtaken,
-    /// It was there, it is not any more, and it is not known whether our own request ended it. `Unknown`.
+    /// It existed, it no longer does, and it is not known whether this client's own request ended it. `Unknown`.
     Unsettled,
     /// Another client has the cell locked for longer than a commit takes. `NotApplied`.
     Locked,
-    /// The cell stays as it is whatever is written, though no other client writes to it. `NotApplied`.
+    /// The cell stays unchanged after each write, though no other client writes to it. `NotApplied`.
     Swallowed,
-    /// The cell has something else than what was written to it. `Unknown`.
+    /// The cell has another content than was written to it. `Unknown`.
     Altered,
-    /// The ledger refused, or is none. `NotApplied`.
+    /// The ledger refused, or is not a ledger. `NotApplied`.
     Ledger(LedgerError),
 }

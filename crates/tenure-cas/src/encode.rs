@@ -1,28 +1,27 @@
-//! The text of a cell: a ledger as JSON in ASCII, places that were put before it, and whether there may be
-//! some beside the cell.
+//! The text of a cell: a ledger as JSON in ASCII, the places that were put before it, and whether there may be some
+//! next to the cell.
 
 use std::fmt::Write as _;
 
 use tenure_ledger::{Ledger, LedgerError, Place, Unseen};
 
-/// How the text begins where places may stand beside the cell. A tenure that does not know of that reads on
-/// as ever.
+/// The beginning of the text where there may be places next to the cell. Older versions of Tenure ignore it.
 pub(crate) const LONG: &str = "{\"long\":true,";
 
-/// How a place begins that was put into the text behind its first bracket. An older tenure overlooks it, and
+/// The beginning of a place that was put into the text behind its first bracket. An older version ignores it, and
 /// its owner asks again.
 const NEW: &str = "\"new\":";
-/// And how it ends: a ledger has no line breaks.
+/// And its end: a ledger has no line breaks.
 const NEW_END: &str = ",\n";
-/// What each place has once, and nothing else: in a text of JSON every quote has a backslash before it.
+/// Text that each place has once, and nothing else: inside a JSON string every quote has a backslash before it.
 pub(crate) const EACH: &str = "\"turn\":";
 
-/// Whether places may stand beside the cell of this text.
+/// Whether there may be places next to the cell of this text.
 pub(crate) fn is_long(state: &str) -> bool {
     state.starts_with(LONG)
 }
 
-/// A place as it is put into a cell without comparing.
+/// A place as it is put into a cell without a comparison.
 pub(crate) fn encode_newcomer(place: &Place) -> String {
     format!("{NEW}{}{NEW_END}", encode_place(place))
 }
@@ -39,16 +38,16 @@ pub(crate) fn split(state: &str) -> Result<(Ledger, Vec<Place>), LedgerError> {
     Ok((Ledger::decode(state)?, newcomers))
 }
 
-/// The ledger of a cell as it can be seen, with all places in its queue.
+/// The ledger of a cell for a view, with all places in its queue.
 ///
 /// # Errors
-/// If the text is no ledger.
+/// If the text is not a ledger.
 pub fn decode(state: &str) -> Result<Ledger, LedgerError> {
     let (ledger, newcomers) = split(state)?;
     Ok(with_places(ledger, newcomers))
 }
 
-/// With these behind those in its queue.
+/// With these places behind those in its queue.
 pub(crate) fn with_places(mut ledger: Ledger, places: Vec<Place>) -> Ledger {
     let mut queue = ledger.take_queue();
     for place in places {
@@ -66,12 +65,12 @@ pub fn encode(ledger: &Ledger, is_long: bool) -> String {
     if is_long { format!("{LONG}{}", &text[1..]) } else { text }
 }
 
-/// A place as it is kept beside a cell.
+/// A place as it is stored next to a cell.
 pub(crate) fn encode_place(place: &Place) -> String {
     ascii(place.encode())
 }
 
-/// In ASCII: the encoding of a store may lack what a label has.
+/// In ASCII, because the encoding of a store may lack characters of a label.
 fn ascii(json: String) -> String {
     if json.is_ascii() {
         return json;
@@ -82,7 +81,7 @@ fn ascii(json: String) -> String {
             text.push(character);
             continue;
         }
-        // OK because JSON has them in strings alone, where an escape means the same.
+        // OK because JSON has them only in strings, where an escape means the same.
         for unit in character.encode_utf16(&mut [0; 2]) {
             write!(text, "\\u{unit:04x}").expect("BUG: a string takes all that is written");
         }
@@ -101,7 +100,7 @@ mod tests {
 
     const NOW: Moment = Moment { boot: Duration::from_secs(7), wall: Duration::from_secs(7) };
 
-    /// Its words look like a text of a cell.
+    /// Its label looks like the text of a cell.
     fn claim(number: u8) -> Claim {
         let owner = OwnerId::from_random(ProcessId::from_random([number; 8]), [number; 16]);
         let label = Label::new("\"turn\":", 1, ",\n\"new\":{", "}");
@@ -114,7 +113,7 @@ mod tests {
         places.iter().map(Place::owner).collect()
     }
 
-    /// L7: whatever words are in it, a text says how many places it has, and in which order they came.
+    /// L7: whatever labels are in it, a text shows how many places it has, and in which order they came.
     #[test]
     fn places_that_were_put_into_a_text_come_behind_its_queue_in_their_order() {
         let (rules, mut ledger) = (Rules::default(), Ledger::new(0));
@@ -135,7 +134,7 @@ mod tests {
             let (known, newcomers) = split(&text).unwrap();
             assert_eq!((known, text.matches(EACH).count()), (ledger.clone(), 4));
             assert_eq!(owners(&newcomers), [4, 5].map(|number| claim(number).owner));
-            // Who does not know of them reads on as ever.
+            // Older versions ignore them.
             assert_eq!(Ledger::decode(&text).unwrap(), ledger);
             let queue = decode(&text).unwrap().take_queue();
             assert_eq!(owners(queue.as_slices().0), [2, 3, 4, 5].map(|number| claim(number).owner));

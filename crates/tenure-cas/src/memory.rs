@@ -1,33 +1,33 @@
-//! `CellMemory`: what one process saw last of the locks and of the store's clock, and which of its own writes
-//! are unacknowledged. None of it says which owner holds.
+//! `CellMemory`: the last known state of the locks and of the store's clock in one process, and which of its own
+//! writes are unacknowledged. It never decides which owner holds.
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use tenure_core::{LockName, Moment, locked};
 use tenure_ledger::Ledger;
 
-/// How far the store's clock may be ahead of what we take it for. A lease in the store may last that much
-/// longer than the ttl, never shorter.
+/// How far the store's clock may be ahead of the estimate. A lease in the store may last that much longer than the
+/// ttl, never shorter.
 pub const TOLERANCE: Duration = Duration::from_millis(100);
 
-/// How late a write may come, counted from its reading. What was forgotten in between, by a fail-over behind
-/// a pooler or a backup that was restored, may have had tokens that the reader knows nothing of: of that time
-/// and later (L2). A write that comes later reads again.
+/// How late a write may come, counted from its reading. A failover behind a pooler or a restored backup may have
+/// lost tokens in between that the reader does not know: they are of that time and later (L2). A later write reads
+/// again.
 pub(crate) const LATE: Duration = Duration::from_secs(5);
 
-/// Locks that are remembered; more, and all are forgotten.
+/// The maximum number of remembered locks; with more, all are forgotten.
 const NAMES_MAX: usize = 4096;
 
-/// What was stored so long ago is likely to be as it was, also where many wait.
+/// A state stored this recently is likely unchanged, even with many waiters.
 const FRESH: Duration = Duration::from_millis(10);
 
-/// What saves a round trip. It is never trusted: the store compares the version, the state, and the time. The
-/// version alone is not enough: after a fail-over or a backup that was restored it counts again from where it
-/// was, with another history.
+/// Saves a round trip. It is never trusted: the store compares the version, the state, and the time. The version
+/// alone is not enough: after a failover or a restored backup it counts again from where it was, with another
+/// history.
 #[derive(Default)]
 pub(crate) struct CellMemory {
     seen: Mutex<HashMap<LockName, KnownCell>>,
-    /// Versions on top of which something of ours may have been written, or may still be.
+    /// Versions on top of which a write of this process may have been applied, or may still be.
     unacknowledged: Mutex<HashMap<LockName, i64>>,
     clock: Mutex<Option<ClockReading>>,
 }
@@ -39,27 +39,27 @@ pub(crate) struct KnownCell {
     /// As it is in the cell.
     pub(crate) state: String,
     pub(crate) ledger: Ledger,
-    /// Places may stand beside the cell.
+    /// There may be places next to the cell.
     pub(crate) is_long: bool,
-    /// There can be places beside it.
+    /// There can be places next to it.
     pub(crate) has_beside: bool,
     pub(crate) at: Moment,
 }
 
-/// What the store's clock showed, and when we learned of it.
+/// The time of the store's clock, and when this process learned it.
 #[derive(Clone, Copy)]
 struct ClockReading {
     store: Duration,
     learned: Moment,
 }
 
-/// A store has one clock, and a lease ends by it.
+/// A store has one clock, which ends leases.
 pub(crate) fn moment(store: Duration) -> Moment {
     Moment { boot: store, wall: store }
 }
 
 impl KnownCell {
-    /// So lately that no other client is likely to have written it since.
+    /// So recent that no other client is likely to have written it since.
     pub(crate) fn is_fresh(&self, now: Moment) -> bool {
         self.at.elapsed(now) < FRESH
     }
@@ -67,14 +67,14 @@ impl KnownCell {
 
 impl CellMemory {
     pub(crate) fn seen(&self, name: &LockName) -> Option<KnownCell> {
-        // One with an unacknowledged write is read first.
+        // A lock with an unacknowledged write is read first.
         if locked(&self.unacknowledged).contains_key(name) {
             return None;
         }
         locked(&self.seen).get(name).cloned()
     }
 
-    /// What was stored; an older sight than the one there is is no news.
+    /// The stored state; an older state than the known one is ignored.
     pub(crate) fn remember(&self, name: &LockName, sight: KnownCell) {
         let mut seen = locked(&self.seen);
         if let Some(known) = seen.get_mut(name) {
@@ -93,14 +93,14 @@ impl CellMemory {
         locked(&self.seen).remove(name);
     }
 
-    /// The store's clock showed this, and we learn of it now.
+    /// The store's clock showed this time, which this process learned now.
     pub(crate) fn learn(&self, store: Duration, now: Moment) {
         *locked(&self.clock) = Some(ClockReading { store, learned: now });
     }
 
-    /// A time that the store's clock has reached: it showed the reading before we learned of it, and it runs
-    /// no slower than ours by more than a thousandth. A clock that was set back since is found out by the
-    /// store, which compares.
+    /// A time that the store's clock has reached. It showed the reading before this process learned it, and it runs
+    /// slower than the local clock by at most a thousandth. If the clock was set back since, the store detects
+    /// that, because it compares.
     pub(crate) fn store_time(&self, now: Moment) -> Option<Duration> {
         let reading = (*locked(&self.clock))?;
         let elapsed = reading.learned.elapsed(now);
@@ -117,13 +117,12 @@ impl CellMemory {
         *last = (*last).max(version);
     }
 
-    /// The lock was seen at this version: nothing can be written on top of an older one any more. True if
-    /// something may still be written on top of this one.
+    /// The lock was seen at this version: no write on top of an older one can be applied any more. True if a write
+    /// may still be applied on top of this one.
     ///
-    /// OK because in one history of the cell a version never comes back: it grows with every write, and a new
-    /// cell begins at the store's time in µs. Should that be the smaller one, it stays unacknowledged, which
-    /// costs a write. After a fail-over a version may come back, with another state, which every write
-    /// compares as well.
+    /// OK because in one history of the cell a version never comes back: it grows with every write, and a new cell
+    /// begins at the store's time in µs. If that is the smaller one, it stays unacknowledged, which costs a write.
+    /// After a failover a version may come back, with another state, which every write compares as well.
     pub(crate) fn settle_below(&self, name: &LockName, version: i64) -> bool {
         let mut unacknowledged = locked(&self.unacknowledged);
         match unacknowledged.get(name) {
@@ -159,7 +158,7 @@ mod tests {
         }
     }
 
-    /// H6.3: what we take the store's time for is never ahead of it.
+    /// H6.3: the estimate of the store's time is never ahead of it.
     #[test]
     fn the_stores_time_is_taken_for_a_thousandth_less() {
         let memory = CellMemory::default();
@@ -169,8 +168,7 @@ mod tests {
         assert_eq!(memory.store_time(at(10_005)), Some(Duration::from_millis(1_009_990)));
     }
 
-    /// L9: what may still be written is not overlooked, and cannot be any more as soon as the cell has
-    /// another version.
+    /// L9: a write that may still be applied is taken into account, until the cell has another version.
     #[test]
     fn a_write_without_an_answer_is_unacknowledged_until_the_version_has_moved_on() {
         let memory = CellMemory::default();

@@ -4,52 +4,51 @@
 //! and text are still those that were read. Nothing is locked between the two. A verb waits for another
 //! client for one commit at most.
 //!
-//! **Why a time that was read before the write will do.** Let `now` be that time. The store read it after the
-//! request was sent, so a lease that ends at `now` + ttl ends no sooner than its owner believes, because
-//! belief counts from before the request (L3, H2.2). What had expired at `now` has expired at the write. Any
-//! write of another client since then has changed the version, so this write fails. A write that waits for
-//! another transaction ends leases early, never late.
+//! **Why a time that was read before the write is enough.** Let `now` be that time. The store read it after the
+//! request was sent, so a lease that ends at `now` + ttl ends no sooner than its owner believes, because belief
+//! counts from before the request (L3, H2.2). Leases that had expired at `now` have expired at the write. Any write
+//! of another client since then has changed the version, so this write fails. A write that waits for another
+//! transaction ends leases early, never late.
 //!
-//! **A missing cell is made first, without a holder.** Each write goes on top of a version that the store
-//! gave, and no two cells that were made have the same version. So a late claim, after the cell was granted
-//! to others and deleted, does not find its version, and cannot be granted a token below theirs (L2). A write
-//! that comes later than [`LATE`] after its reading is refused as well, and reads again: a backup may have
-//! brought back the cell that it was made from.
+//! **A missing cell is made first, without a holder.** Each write goes on top of a version from the store, and no
+//! two cells have the same first version. So a late claim, after the cell was granted to others and deleted, does
+//! not find its version, and cannot be granted a token below theirs (L2). A write that comes later than [`LATE`]
+//! after its reading is refused as well, and reads again: a backup may have restored the cell that it was made
+//! from.
 //!
 //! **The first try is blind.** It runs on the ledger that this process stored last, at a time that the
 //! store's clock has surely reached. The store confirms both: it writes if the cell is the same and its clock
 //! is at most [`TOLERANCE`] further. The leases are longer by the tolerance, so that they last the ttl at
 //! least, counted from the store's own time.
 //!
-//! **A write without an answer (L8, L9).** Its outcome is unknown: its answer was lost, or its future was
-//! dropped ([`WriteInFlight`]). The process remembers on top of which version it was sent. The verb runs once
-//! more over a new connection, as the same owner, and the cell shows what became of the first try, unless
-//! that write may still come. As long as the cell has that version it may: then a verb writes the cell, even
-//! if it changes nothing, and its answer is final, because the write that may come compares a version that is
-//! gone. So a release that begins after a claim was dropped is not answered before that claim is done, or
-//! never will be. A write that compares nothing may come later still: its claim fails as unknown, and the
-//! engine repeats the release.
+//! **A write without an answer (L8, L9).** Its outcome is unknown: its answer was lost, or its future was dropped
+//! ([`WriteInFlight`]). The process remembers on top of which version it was sent. The verb runs once more over a
+//! new connection, as the same owner, and the cell shows the result of the first try, unless that write may still
+//! come. It may come as long as the cell has that version. Then a verb writes the cell, even if it changes nothing,
+//! and its answer is final, because the write that may come compares a version that is gone. So a release that
+//! begins after a claim was dropped is answered only when that claim is done, or never will be. A write without a
+//! comparison may come even later: its claim fails as unknown, and the engine repeats the release.
 //!
-//! # A place that is put into the cell without comparing
+//! # A place that is put into the cell without a comparison
 //!
 //! A holder that releases and claims again writes on top of its own last write, with one request. Another
 //! claim reads first, with one more request, and so finds the cell changed each time. Therefore the store
 //! itself adds the place of such a claim to the cell, in line with the other writes, without a comparison.
 //!
-//! **Why no owner is granted the lock twice or too early (L1, L2).** Such a place gives no right. It raises
-//! the version of the cell, so that no client writes on top of a cell that it has read without this place.
-//! The next write of the ledger compares as ever, and says which owner holds, and with which token.
+//! **Why no owner is granted the lock twice or too early (L1, L2).** Such a place gives no right. It raises the
+//! version of the cell, so that no client writes on top of a cell that it has read without this place. The next
+//! write of the ledger compares as usual, and decides which owner holds, with which token.
 //!
-//! **Why no claim waits for ever (L6).** A write in line is applied when those before it are: each of the
-//! other clients makes one or two of them, and then reads, because its next comparison fails. The next reader
-//! of the cell moves the place into the queue, hands the lock to its owner if the lock is free, and stores
-//! that with its own write.
+//! **Why no claim waits indefinitely (L6).** A write in line is applied after those before it: each of the other
+//! clients makes one or two of them, and then reads, because its next comparison fails. The next reader of the cell
+//! moves the place into the queue, hands the lock to its owner if the lock is free, and stores that with its own
+//! write.
 //!
-//! **Why no waiter is passed (L7).** Places move into the queue in the order in which they were added, behind
-//! those that were there. A cell that [is long](LONG) takes none: there the places beside it come first.
+//! **Why no waiter is overtaken (L7).** Places move into the queue in the order in which they were added, behind
+//! those that were there. A cell that [is long](LONG) takes none: there the places next to it come first.
 //!
 //! **What may be left (L8).** A place that arrives after its owner has left expires, as a late claim does. It
-//! arrives within [`LATE`] of its reading or not at all, and never beside its owner's lease or place.
+//! arrives within [`LATE`] of its reading or not at all, and never in addition to its owner's lease or place.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -78,12 +77,12 @@ use crate::{
 pub struct Locks<C> {
     pub(crate) cell: Arc<C>,
     pub(crate) shared: Arc<SharedMemory>,
-    /// Hints of other processes reached this handle when it connected last.
+    /// Hints of other processes reached this handle at its last connection.
     pub(crate) is_notified: AtomicBool,
     verbs: KeyedMutex,
 }
 
-/// What all handles of one process have in common.
+/// The common state of all handles of one process.
 pub(crate) struct SharedMemory {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) rules: Rules,
@@ -112,7 +111,7 @@ impl<C: Cell> Locks<C> {
         Ok(over)
     }
 
-    /// Asked only where a reading had them.
+    /// Called only where a reading had them.
     pub(crate) fn beside(&self) -> &dyn PlacesBeside<C::Connection> {
         self.cell.beside().expect("BUG: a cell that is read with places beside it has some")
     }
@@ -128,7 +127,7 @@ impl<C: Cell> Locks<C> {
     }
 }
 
-/// When a verb runs.
+/// The start of a verb.
 pub(crate) struct StepStart {
     /// Lengthened by the slack.
     pub(crate) rules: Rules,
@@ -146,10 +145,10 @@ impl StepStart {
 
 /// One verb.
 pub(crate) trait CellVerb: Sync {
-    /// What the caller is answered.
+    /// The answer to the caller.
     type Answer: Send + Sync;
 
-    /// Whether the cell is made if it is not there.
+    /// Whether the cell is made if it does not exist.
     const CREATES: bool;
 
     /// Whether it waits for the client that has the cell locked.
@@ -158,31 +157,31 @@ pub(crate) trait CellVerb: Sync {
     /// How long its writes wait for that, at first.
     const PATIENCE: Patience = if Self::WAITS { Patience::Any } else { Patience::None };
 
-    /// Whether it waits for other verbs of this handle on the lock, so that they do not race each other. A
-    /// holder's does not.
+    /// Whether it waits for other verbs of this handle on the lock, so that they do not race each other. A holder's
+    /// verb does not.
     const IN_TURN: bool = false;
 
-    /// Runs on a ledger: every lease that it gives is longer by the slack.
+    /// Runs on a ledger: every lease that it grants is longer by the slack.
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Self::Answer>, LedgerError>;
 
-    /// The claim, if this is one that waits for a place or the lock.
+    /// The claim, if this verb waits for a place or the lock.
     fn claim(&self) -> Option<&Claim> {
         None
     }
 
     /// # Errors
-    /// If it was cancelled, and is to go no further.
+    /// If it was cancelled, and must stop.
     fn must_be_wanted(&self) -> Result<(), BackendError> {
         Ok(())
     }
 
-    /// Whether the cell is written even if nothing changes, so that no client moves up a place that it has
-    /// read beside the cell before.
+    /// Whether the cell is written even without a change, so that no client moves up a place that it has read next
+    /// to the cell before.
     fn bars(&self) -> bool {
         false
     }
 
-    /// What can be answered without a write.
+    /// The answer, if none must be written.
     fn answer_unwritten(&self, _ledger: &Ledger, _rules: &Rules, _now: Moment) -> Option<Self::Answer> {
         None
     }
@@ -192,17 +191,14 @@ pub(crate) trait CellVerb: Sync {
         false
     }
 
-    /// It did what was asked for, so that what is stored is worth a try without being read first: the store
-    /// compares.
+    /// It did what was requested, so that the stored state is worth a try without a reading: the store compares.
     fn is_plain(&self, answer: &Self::Answer) -> bool;
 
-    /// With `answer` it is not known whether an earlier try of ours, which would have been answered with
-    /// `maybe`, has done it.
+    /// Whether `answer` leaves open that an earlier try of this client, with the answer `maybe`, has done it.
     fn is_unsettled(&self, maybe: &Self::Answer, answer: &Self::Answer) -> bool;
 }
 
-/// The more waiters are ahead, the more rarely a waiter asks, and the longer its place lasts without a
-/// question (L6).
+/// The more waiters are ahead, the less often a waiter asks, and the longer its place lasts without a claim (L6).
 pub(crate) fn crowded(rules: &Rules, waiting: usize) -> Rules {
     let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
     let retry_max =
@@ -212,7 +208,7 @@ pub(crate) fn crowded(rules: &Rules, waiting: usize) -> Rules {
 
 /// A waiter waits one second longer for each 50 that are ahead.
 const ASKS: u32 = 50;
-/// How many times more rarely than by the rules one asks at most: every 10 s instead of 2 s.
+/// A waiter asks at most this many times less often than by the rules: every 10 s instead of 2 s.
 const ASKS_LESS: u32 = 5;
 
 /// One verb on its way.
@@ -221,7 +217,7 @@ struct VerbRun<'a, C: Cell, V: CellVerb> {
     name: &'a LockName,
     verb: &'a V,
     contention: Option<Contention>,
-    /// What an earlier try has done, or may have.
+    /// The result that an earlier try has, or may have.
     maybe: Option<V::Answer>,
     /// How often the cell was locked for longer than a commit takes.
     locked: u32,
@@ -229,10 +225,10 @@ struct VerbRun<'a, C: Cell, V: CellVerb> {
     made: usize,
 }
 
-/// A cell that was to be written, and was not.
+/// A cell that could not be written.
 struct Contention {
     version: i64,
-    /// When it was read last, by the store's clock.
+    /// When it was last read, by the store's clock.
     read: Duration,
     since: Moment,
     /// It was at another version before: others commit.
@@ -263,7 +259,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
                     return if is_unsettled { Err(cell.error(VerbError::Unsettled)) } else { Ok(answer) };
                 }
                 Ok(Tried::Overtaken) => {
-                    // A verb that steps back keeps no other one waiting.
+                    // A verb that steps back delays no other one.
                     drop(turn.take());
                     continue;
                 }
@@ -271,8 +267,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
                     self.maybe = Some(answer);
                     CellError::Broken(error)
                 }
-                // L8: the caller would learn how another try ended, and no release would come behind this
-                // one.
+                // L8: the caller would get the result of another try, and no release would follow this one.
                 Ok(Tried::Late(error)) => return Err(error),
                 Err(failure) => failure,
             };
@@ -295,7 +290,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         Err(unsure(cell.error(VerbError::Overtaken).retry_after(PAUSE), &self.maybe))
     }
 
-    /// Runs the verb once, on what was stored last or on what is read now.
+    /// Runs the verb once, on the state stored last or on a new reading.
     async fn attempt(&mut self, may_guess: bool) -> Result<Tried<V::Answer>, CellError> {
         let (locks, name, verb) = (self.locks, self.name, self.verb);
         let over = &locks.connect(self.purpose()).await.map_err(CellError::Refused)?;
@@ -331,7 +326,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         }
     }
 
-    /// Runs the verb on what was read.
+    /// Runs the verb on a reading.
     async fn attempt_on(
         &mut self,
         over: &C::Connection,
@@ -359,7 +354,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
             return locks.stand_beside(over, claim, (own, place), draft).await;
         }
         draft.patience = self.patience(yields);
-        // A write of ours that may still come is barred by one more: only then the answer is final. Where
+        // A write of this process that may still come is barred by one more: only then the answer is final. Where
         // there is no cell any more, none can come.
         if is_there && (draft.change.changed || is_unacknowledged || (verb.bars() && may_move)) {
             return locks.write(over, name, draft).await;
@@ -375,7 +370,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         }
     }
 
-    /// The cell as it is now, with the first places beside it moved up.
+    /// The present cell, with the first places next to it moved up.
     async fn look(&mut self, over: &C::Connection) -> Result<(Snapshot, Option<MovingUp>), CellError> {
         let (locks, claim) = (self.locks, self.verb.claim());
         let until = claim.map(|claim| locks.shared.own_places.until(self.name, claim.owner));
@@ -411,8 +406,8 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         if yields || (!V::WAITS && is_hot) { Patience::Brief } else { V::PATIENCE }
     }
 
-    /// The cell was skipped, and is as it was: another client has it locked, unless the write came too late.
-    /// A client that commits is done in a moment; a stranger that stays in its transaction is not waited for.
+    /// The cell was skipped, and is unchanged: another client has it locked, unless the write came too late. A
+    /// client that commits is done in a moment; a foreign transaction that stays open is not waited for.
     async fn wait_for_commit(
         &mut self,
         (version, now): (i64, Duration),
@@ -438,9 +433,9 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         Ok(())
     }
 
-    /// A write that waits for the client that has the cell locked finds it changed, or changes it. A cell
-    /// that is read again and again as it was is one that the store does not let us change, and no answer but
-    /// an error may come of it (L1).
+    /// A write that waits for the client that has the cell locked finds it changed, or changes it. If repeated
+    /// readings find the cell unchanged, the store does not let this client change it, and the answer must be an
+    /// error (L1).
     fn must_have_moved(&mut self, version: i64, now: Duration) -> Result<(), CellError> {
         let same = self.contention.as_ref().filter(|cell| cell.is_still(version, now));
         let times = same.map_or(1, |cell| cell.times + 1);
@@ -448,22 +443,22 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
             return Err(CellError::Refused(self.locks.cell.error(VerbError::Swallowed)));
         }
         let since = self.locks.shared.host.now();
-        // One that was made a moment ago has not.
+        // A cell that was made a moment ago has not.
         let moves = self.contention.as_ref().is_some_and(|cell| cell.version != version && cell.version != 0);
-        // The client that had it locked has committed: that was no stranger.
+        // The client that had it locked has committed, so its transaction was not foreign.
         self.locked = if moves { 0 } else { self.locked };
         let has_moved = moves || self.contention.as_ref().is_some_and(|cell| cell.has_moved);
         self.contention = Some(Contention { version, read: now, since, has_moved, times });
         Ok(())
     }
 
-    /// The store has said why it did not write the cell: it is none that drops what is written.
+    /// The store has returned why it did not write the cell, so it does not silently drop writes.
     fn has_lost_a_race(&mut self) {
         self.contention.iter_mut().for_each(|cell| cell.times = 0);
     }
 
-    /// While a stranger has the cell locked, for a time that chance chooses, longer each time: a connection
-    /// that waits for a lock is of no use to others.
+    /// Waits while a foreign transaction has the cell locked, for a random time, longer each time: a connection
+    /// that waits for a lock cannot serve others.
     async fn step_back(&self) {
         let host = &self.locks.shared.host;
         let mut chance = [0; 2];
@@ -473,7 +468,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
     }
 }
 
-/// What became of a try.
+/// The result of a try.
 enum Tried<A> {
     Done(A),
     /// Read again.
@@ -484,9 +479,9 @@ enum Tried<A> {
     Late(BackendError),
 }
 
-/// What is done to the cell.
+/// The operations on the cell.
 impl<C: Cell> Locks<C> {
-    /// The verb on what was stored last, if that does what is asked for or was stored just now.
+    /// The verb on the state stored last, if that has the requested effect or was stored just now.
     pub(crate) fn guess<V: CellVerb>(
         &self,
         name: &LockName,
@@ -498,7 +493,7 @@ impl<C: Cell> Locks<C> {
         let is_fresh = seen.is_fresh(self.shared.host.now());
         let (version, before, mut ledger) = (seen.version, seen.state, seen.ledger);
         ledger.leave_out(Unseen::default());
-        // A claim must see the places beside the cell, and so must a verb that is to move them up.
+        // A claim must see the places next to the cell, and so must a verb that moves them up.
         if seen.is_long && (verb.claim().is_some() || ledger.waiting() <= LOW) {
             return None;
         }
@@ -513,7 +508,7 @@ impl<C: Cell> Locks<C> {
         is_likely.then_some(draft)
     }
 
-    /// The verb on what was read, after those who move up.
+    /// The verb on a reading, after the places that move up.
     pub(crate) fn draft<V: CellVerb>(
         &self,
         (snapshot, up): (Snapshot, Option<MovingUp>),
@@ -524,8 +519,8 @@ impl<C: Cell> Locks<C> {
         let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, moment(now), Duration::ZERO));
         let mut change = change.map_err(|error| self.cell.error(VerbError::Ledger(error)))?;
         let is_more = up.as_ref().map_or(was_long, |up| up.is_more);
-        // Where no place can be beside the cell, no client would find out that none is left there, and the cell would
-        // be long, and so busy, for ever.
+        // Where no place can be next to the cell, no client would detect that none is left there, and the cell
+        // would be long, and so busy, forever.
         let has_beside = beside.is_some();
         let is_long = is_more || has_beside && ledger.waiting() >= FRONT;
         let gone = up.map_or_else(Vec::new, |up| up.gone);
@@ -534,8 +529,8 @@ impl<C: Cell> Locks<C> {
         Ok(Draft { version, before, ledger, is_long, has_beside, gone, change, patience, is_guessed, now })
     }
 
-    /// The place of a claim that would wait, or that `has_lost` a race, and what it would be answered; `None`
-    /// where there is none to be put into the cell.
+    /// The place of a claim that would wait, or that `has_lost` a race, and its answer; `None` if it must not be
+    /// put into the cell.
     fn newcomer<V: CellVerb>(
         &self,
         verb: &V,
@@ -555,7 +550,7 @@ impl<C: Cell> Locks<C> {
         (waits || has_lost).then(|| (Place::of(claim, now, rules, ledger.waiting()), change.answer))
     }
 
-    /// Puts a place into a cell; answers the cell as it is then, `None` if it did not take it.
+    /// Puts a place into a cell; returns the new cell, `None` if the cell did not take it.
     async fn enqueue(
         &self,
         over: &C::Connection,
@@ -576,7 +571,7 @@ impl<C: Cell> Locks<C> {
         Snapshot::of(reading, &self.shared.rules).map(Some).map_err(|error| self.unreadable(error))
     }
 
-    /// For a claim that is to have no place in the cell: it was taken out of the draft.
+    /// For a claim that gets no place in the cell: it was taken out of the draft.
     async fn stand_beside<A: Send + Sync>(
         &self,
         over: &C::Connection,
@@ -584,10 +579,10 @@ impl<C: Cell> Locks<C> {
         (own, place): (Option<Place>, Place),
         mut draft: Draft<A>,
     ) -> Result<Tried<A>, CellError> {
-        // Three things are written before the waiter is answered. The turn of another owner has come (L6).
-        // The cell has no owner left, and the owners of the first places beside it have left without a
-        // release: no other client writes the cell then, and the waiters behind them would wait for ever.
-        // Places are beside the cell, and it does not say so: an older tenure wrote it.
+        // In three cases the cell is written before the waiter is answered. The turn of another owner has come
+        // (L6). The cell has no owner left, and the owners of the first places next to it have left without a
+        // release: no other client writes the cell then, and the waiters behind them would wait forever. Or there
+        // are places next to the cell without a mark in its text, because an older version of Tenure wrote it.
         let is_stuck = draft.ledger.is_deserted() && !draft.gone.is_empty();
         if !draft.change.wakes.is_empty() || is_stuck || !draft.was_long() {
             draft.patience = Patience::Brief;
@@ -601,13 +596,13 @@ impl<C: Cell> Locks<C> {
         match is_there {
             Ok(true) => Ok(Tried::Done(draft.change.answer)),
             Ok(false) => Ok(Tried::Overtaken),
-            // L9: it may stand there, or will.
+            // L9: it may be there, or will be.
             Err(CellError::Broken(error)) => Ok(Tried::Late(error.of_unknown_outcome())),
             Err(failure) => Err(failure),
         }
     }
 
-    /// Keeps the place that is there. False if it has moved up meanwhile.
+    /// Keeps the place next to the cell. False if it has moved up since.
     async fn keep(
         &self,
         over: &C::Connection,
@@ -641,8 +636,8 @@ impl<C: Cell> Locks<C> {
         Ok(true)
     }
 
-    /// Stores a draft if no other client wrote since, notifies other processes with the same write, and this
-    /// one after it.
+    /// Stores a draft if no other client wrote since, notifies other processes with the same write, and this one
+    /// after it.
     async fn write<A: Send + Sync>(
         &self,
         over: &C::Connection,
@@ -669,11 +664,11 @@ impl<C: Cell> Locks<C> {
         Ok(Tried::Done(self.stored(name, draft, state, &hints)))
     }
 
-    /// A write came through: nothing older can any more.
+    /// A write succeeded: no older one can any more.
     pub(crate) fn stored<A>(&self, name: &LockName, draft: Draft<A>, state: String, hints: &[Hint]) -> A {
         let (version, memory) = (draft.version + 1, &self.shared.memory);
         let Draft { ledger, is_long, has_beside, change, .. } = draft;
-        // What is still unacknowledged below it can be written no more; whether there was one changes nothing here.
+        // An unacknowledged write below it can no longer be applied; whether there was one changes nothing here.
         let _ = memory.settle_below(name, version);
         let at = self.shared.host.now();
         memory.remember(name, KnownCell { version, state, ledger, is_long, has_beside, at });
@@ -681,7 +676,7 @@ impl<C: Cell> Locks<C> {
         change.answer
     }
 
-    /// Those of other processes.
+    /// The hints for other processes.
     pub(crate) fn elsewhere(&self, hints: &[Hint]) -> Vec<Hint> {
         hints.iter().copied().filter(|hint| !self.cell.reaches(*hint)).collect()
     }
@@ -700,18 +695,18 @@ impl<C: Cell> Locks<C> {
     }
 }
 
-/// A verb that was run, and is to be stored.
+/// A verb that was run, and must be stored.
 pub(crate) struct Draft<A> {
-    /// On top of which version; 0: there is no cell, and nothing to be stored.
+    /// The version below it; 0: there is no cell, and nothing to store.
     pub(crate) version: i64,
-    /// And of which text. After a fail-over another history of the cell may have come to the same version;
-    /// and a pooler may lead a reading and the write behind it to two servers.
+    /// The text below it. After a failover another history of the cell may have reached the same version; and a
+    /// pooler may send a reading and the following write to two servers.
     before: String,
     ledger: Ledger,
-    /// Places may stand beside the cell.
+    /// There may be places next to the cell.
     is_long: bool,
     has_beside: bool,
-    /// Keys of those who move up with this.
+    /// Keys of the places that move up with this.
     gone: Vec<String>,
     pub(crate) change: Change<A>,
     patience: Patience,
@@ -726,9 +721,9 @@ impl<A> Draft<A> {
         encode(&self.ledger, self.is_long)
     }
 
-    /// What is sent, with this text and these hints.
+    /// The write, with this text and these hints.
     pub(crate) fn write<'a>(&'a self, state: &'a str, hints: &'a [Hint]) -> CellWrite<'a> {
-        // What was guessed may be ahead of the clock; what was read is not.
+        // A guess may be ahead of the clock; a reading is not.
         let within = if self.is_guessed {
             (self.now, self.now + TOLERANCE)
         } else {
@@ -746,12 +741,12 @@ impl<A> Draft<A> {
         }
     }
 
-    /// The cell says already that places may stand beside it.
+    /// The text of the cell already has the mark for places next to it.
     fn was_long(&self) -> bool {
         is_long(&self.before)
     }
 
-    /// Whom it concerns, once it is stored.
+    /// The owners to notify, once it is stored.
     pub(crate) fn hints(&self) -> Vec<Hint> {
         let wakes = &self.change.wakes;
         let behind = self.behind();
@@ -762,21 +757,21 @@ impl<A> Draft<A> {
         wakes.iter().map(hint).collect()
     }
 
-    /// Who is woken although it was not let in: it stands behind those who were, in case they are dead.
+    /// An owner that is notified although it was not granted: it is behind those that were, in case they are dead.
     fn behind(&self) -> Option<OwnerId> {
-        // Where no owner holds by this, there is none to wait for.
+        // If this grants no owner, there is none to wait for.
         let [first, .., (Audience::Waiters, last)] = &self.change.wakes[..] else { return None };
         (self.ledger.holds(first.1) && !self.ledger.holds(*last)).then_some(*last)
     }
 }
 
-/// A write in flight. Dropped before it is settled, it is unacknowledged: the next verb on that lock makes
-/// sure what became of it, and the owners of this process that it may concern are notified, since no other
-/// process notifies them.
+/// A write in flight. If it is dropped before it is settled, it is unacknowledged. The next verb on that lock then
+/// determines its outcome, and the owners of this process that it may affect are notified, because no other process
+/// notifies them.
 pub(crate) struct WriteInFlight<'a, C: Cell> {
     locks: &'a Locks<C>,
     name: &'a LockName,
-    /// On top of which version.
+    /// The version below it.
     version: i64,
     hints: Vec<Hint>,
     is_settled: bool,
@@ -787,7 +782,7 @@ impl<'a, C: Cell> WriteInFlight<'a, C> {
         Self { locks, name, version, hints, is_settled: false }
     }
 
-    /// The store has said what became of it; answers whom it concerns.
+    /// The store has reported the outcome; returns the owners to notify.
     pub(crate) fn settle(mut self) -> Vec<Hint> {
         self.is_settled = true;
         std::mem::take(&mut self.hints)
@@ -819,12 +814,11 @@ struct KeyedGuard<'a> {
 }
 
 impl KeyedMutex {
-    /// How long one verb waits for another of its lock. It is about speed only: a verb that hangs must not
-    /// stop verbs that could take another connection, and an owner that is to enter has no more than the
-    /// claim ttl.
+    /// How long one verb waits for another one on its lock. It affects only speed: a verb that hangs must not stop
+    /// verbs that could use another connection, and an owner whose turn has come has no more than the claim ttl.
     const PATIENCE: Duration = Duration::from_millis(100);
 
-    /// Waits until no other verb of this handle works on the lock, or for long enough.
+    /// Waits until no other verb of this handle works on the lock, or until the patience has passed.
     async fn lock(&self, name: &LockName, host: &dyn Host) -> KeyedGuard<'_> {
         let key = locked(&self.0).entry(name.clone()).or_default().clone();
         let mut guard = KeyedGuard { mutex: self, name: name.clone(), key, held: None };
@@ -846,7 +840,7 @@ impl Drop for KeyedGuard<'_> {
     fn drop(&mut self) {
         self.held = None;
         let mut keys = locked(&self.mutex.0);
-        // Two: the one here, and that in the map. A verb that wants it takes a third under this lock.
+        // Two: the one here, and that in the map. A verb that needs it takes a third under this mutex.
         if let Entry::Occupied(key) = keys.entry(self.name.clone())
             && Arc::strong_count(key.get()) <= 2
         {
@@ -857,15 +851,14 @@ impl Drop for KeyedGuard<'_> {
 
 /// How often a verb reads again after another client was faster. Each time another client has made progress.
 const TRIES: usize = 64;
-/// How long a commit may take before the cell counts as locked by a stranger.
+/// How long a commit may take before the lock on the cell counts as foreign.
 const COMMIT: Duration = Duration::from_millis(50);
-/// How long a waiter steps back at most after it has found the cell locked; doubled with each time.
+/// The longest time for which a waiter steps back after it has found the cell locked; doubled each time.
 const STEP_BACK: Duration = Duration::from_millis(2);
-/// How often a waiter finds the cell locked by a stranger before it says so.
+/// How often a waiter finds the cell locked by a foreign transaction before it returns an error.
 const ASIDE: u32 = 8;
-/// How often a cell may be read at one version. Once or twice it may be so for another reason: a connection
-/// that broke, a cell that was deleted in between. The same number of cells may be made and deleted before
-/// they are written.
+/// How often a cell may be read at one version. Once or twice there may be another reason: a connection that broke,
+/// or a cell that was deleted in between. The same number of cells may be made and deleted before they are written.
 const SWALLOWED: usize = 5;
 /// Before the next try of a verb that lost every race, or whose cell is locked.
 const PAUSE: Duration = Duration::from_millis(5);

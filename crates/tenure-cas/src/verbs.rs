@@ -1,4 +1,4 @@
-//! `Locks` is a backend: its verbs, many renewals in one commit, and what can be seen.
+//! `Locks` is a backend: its verbs, many renewals in one commit, and views.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -72,7 +72,7 @@ impl<C: Cell> Backend for Locks<C> {
         let had_place = is_taken || own.had_one;
         let released = self.step(name, &ReleaseVerb { owner, had_place }).await;
         let released = if is_taken { released.map_err(BackendError::of_unknown_outcome)? } else { released? };
-        // A place whose making had no answer may come yet: the next release looks for it again.
+        // A place whose creation had no answer may still appear: the next release checks for it again.
         if had_place || !own.is_unacknowledged {
             own_places.leave(name, owner);
         }
@@ -149,7 +149,7 @@ impl<C: Cell> Backend for Locks<C> {
 }
 
 /// # Errors
-/// `Invalid` for a lease that is longer than any.
+/// `Invalid` for a lease above the maximum.
 fn allow<C: Cell>(locks: &Locks<C>, ttl: Duration) -> Result<(), BackendError> {
     let Promises { backend, max_ttl, .. } = locks.cell.promises();
     if ttl <= max_ttl {
@@ -174,8 +174,8 @@ async fn claim_and_remember<C: Cell>(locks: &Locks<C>, claim: &Claim) -> Result<
 
 /// When to ask again.
 ///
-/// Waiters that ask only for their own safety do not all ask at the same moment. A waiter that no hint
-/// reaches asks often: see [`unnotified_pause`].
+/// Waiters that ask only as a safety measure do not all ask at the same moment. A waiter without hints asks often:
+/// see [`unnotified_pause`].
 fn spread<C: Cell>(
     locks: &Locks<C>,
     retry_after: &mut Duration,
@@ -193,16 +193,16 @@ fn spread<C: Cell>(
     }
 }
 
-/// How long a waiter that no hint reaches pauses before its next request. `ahead`: the waiters before it;
-/// `stood`: how long that number has been the same; `took`: how long its last request took.
+/// How long a waiter without hints pauses before its next request. `ahead`: the waiters before it; `stood`: how
+/// long that number has been the same; `took`: how long its last request took.
 ///
 /// The nearer its turn, the sooner; and the longer nothing has moved, the later. But a turn lasts for the claim
 /// ttl, and a queue that begins to move may do so by one place in a [`STEP`]th of that: no waiter sleeps through
-/// its own.
+/// its own turn.
 ///
-/// A slow store is asked less often: a waiter that is not near the front leaves it alone for [`SHARE`] times as
-/// long as its question took. So at most a ninth of the waiters ask at a time, and a holder's release finds a
-/// free connection in a pool.
+/// A slow store is asked less often: a waiter that is not near the front pauses for [`SHARE`] times as long as its
+/// request took. So at most a ninth of the waiters ask at the same time, and a holder's release finds a free
+/// connection in a pool.
 fn unnotified_pause(claim_ttl: Duration, ahead: usize, (stood, took): (Duration, Duration)) -> Duration {
     let step = claim_ttl / STEP;
     let behind = step * u32::try_from(ahead).unwrap_or(u32::MAX);
@@ -211,8 +211,7 @@ fn unnotified_pause(claim_ttl: Duration, ahead: usize, (stood, took): (Duration,
     pause.max(if ahead < NEAR { slow.min(claim_ttl * 4 / 5) } else { slow })
 }
 
-/// Takes the place of an owner beside the cell away. True if it was there. It may have moved up in the same
-/// moment.
+/// Removes the place of an owner next to the cell. True if it existed. It may have moved up at the same moment.
 async fn withdraw<C: Cell>(
     locks: &Locks<C>,
     name: &LockName,
@@ -222,7 +221,7 @@ async fn withdraw<C: Cell>(
     let over = locks.connect(ConnectionPurpose::Keep).await?;
     let place = OldPlace { owner, key: &own.key, may_have_another: own.is_unacknowledged };
     let mut removed = locks.beside().remove(&over, name, &place).await;
-    // In stricter isolations its removal is undone if another client writes it: it moves up, or is kept.
+    // In stricter isolation levels its removal is undone if another client writes it: it moves up, or is kept.
     for _ in 1..REMOVALS {
         if !matches!(removed, Err(CellError::Overtaken)) {
             break;
@@ -261,7 +260,7 @@ async fn renew_batch<C: Cell>(locks: &Locks<C>, grants: &[Grant]) -> Vec<Renewal
     answers.into_iter().map(|answer| answer.expect("BUG: one or the other has answered")).collect()
 }
 
-/// Each cell on its own; holders of one cell one after the other, so that they do not race each other for its
+/// Each cell separately; holders of one cell one after the other, so that they do not race each other for its
 /// version.
 async fn renew_apart<C: Cell>(
     locks: &Locks<C>,
@@ -282,7 +281,7 @@ async fn renew_apart<C: Cell>(
     join_all(cells).await.into_iter().flatten().collect()
 }
 
-/// What is to be renewed together, and what came of it so far.
+/// Renewals in one request, and the results so far.
 struct RenewalBatch<'a, C: Cell> {
     locks: &'a Locks<C>,
     over: &'a C::Connection,
@@ -290,7 +289,7 @@ struct RenewalBatch<'a, C: Cell> {
     answers: &'a mut [Option<Renewal>],
 }
 
-/// The number of a grant, and what is to be stored for it.
+/// The number of a grant, and the draft to store for it.
 type Numbered = (usize, Draft<Renewal>);
 
 impl<C: Cell> RenewalBatch<'_, C> {
@@ -321,7 +320,7 @@ impl<C: Cell> RenewalBatch<'_, C> {
         self.locks.elsewhere(&draft.hints()).is_empty()
     }
 
-    /// Reads the rest. A lease that is gone and changes nothing has its answer; the others are written.
+    /// Reads the rest. A lease that is gone without a change has its answer; the others are written.
     async fn read(&mut self, rest: &[usize]) -> Result<Vec<Numbered>, CellError> {
         let (locks, memory) = (self.locks, &self.locks.shared.memory);
         let names: Vec<&LockName> = rest.iter().map(|at| &self.grants[*at].name).collect();
@@ -379,8 +378,7 @@ impl<C: Cell> RenewalBatch<'_, C> {
                     memory.learn(time, locks.shared.host.now());
                     self.answers[at] = Some(locks.stored(name, draft, state, &hints));
                 }
-                // The cell had changed; or the store alters what is written, which the next single verb finds
-                // out.
+                // The cell had changed; or the store alters the written text, which the next single verb detects.
                 _ => memory.forget(name),
             }
         }
@@ -411,7 +409,7 @@ where
         .map_err(|failure| failure.into_error(|trouble| locks.cell.error(trouble)))
 }
 
-/// Leaves out what is none.
+/// Leaves out texts that are not a place.
 fn places(texts: Vec<String>) -> Vec<Place> {
     texts.iter().filter_map(|text| Place::from_text(text).ok()).collect()
 }
@@ -428,7 +426,7 @@ impl CellVerb for Claim {
         }
         let longer = Self { ttl: self.ttl + at.slack, ..self.clone() };
         let mut change = ledger.claim(at.now, &rules, &longer)?;
-        // What was asked for is what may be believed.
+        // The requested ttl is the valid one.
         if let ClaimAnswer::Granted(grant) = &mut change.answer {
             grant.ttl = self.ttl;
         }
@@ -443,7 +441,7 @@ impl CellVerb for Claim {
         self.asker.must_be_there()
     }
 
-    /// A place that lasts until the next question but one is kept by no write.
+    /// A place that lasts until the request after the next needs no write.
     fn answer_unwritten(&self, ledger: &Ledger, rules: &Rules, now: Moment) -> Option<ClaimAnswer> {
         let rules = crowded(rules, ledger.waiting());
         ledger.standing(now, &rules, self, rules.retry_max * 3 / 2)
@@ -457,7 +455,7 @@ impl CellVerb for Claim {
         matches!(answer, ClaimAnswer::Granted(_))
     }
 
-    /// The same owner asks again: it holds, or waits, or does not, and the ledger says which.
+    /// The same owner asks again: it holds, or waits, or does not, and the ledger shows which.
     fn is_unsettled(&self, _maybe: &ClaimAnswer, _answer: &ClaimAnswer) -> bool {
         false
     }
@@ -472,8 +470,7 @@ pub(crate) struct RenewVerb {
 impl CellVerb for RenewVerb {
     type Answer = Renewal;
     const CREATES: bool = false;
-    // A stranger's lock on one cell would be the end of every lease that is renewed behind it in the same
-    // connection.
+    // A foreign lock on one cell would end every lease that is renewed after it on the same connection.
     const WAITS: bool = false;
 
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Renewal>, LedgerError> {
@@ -484,7 +481,7 @@ impl CellVerb for RenewVerb {
         *answer == Renewal::Renewed
     }
 
-    /// An owner that is gone now is gone, whatever became of an earlier try.
+    /// An owner that is gone now is gone, whatever the result of an earlier try.
     fn is_unsettled(&self, _maybe: &Renewal, _answer: &Renewal) -> bool {
         false
     }
@@ -493,7 +490,7 @@ impl CellVerb for RenewVerb {
 /// Releases an owner's lease or place.
 pub(crate) struct ReleaseVerb {
     pub(crate) owner: OwnerId,
-    /// It had a place beside the cell, which may be about to move up.
+    /// It had a place next to the cell, which may be about to move up.
     pub(crate) had_place: bool,
 }
 
@@ -513,14 +510,14 @@ impl CellVerb for ReleaseVerb {
         *answer == Released::Released
     }
 
-    /// L9: it was there, and is not any more. Our own try may have released it, or it had expired or was
+    /// L9: it existed, and no longer does. This client's own try may have released it, or it had expired or was
     /// broken before that.
     fn is_unsettled(&self, maybe: &Released, answer: &Released) -> bool {
         (*maybe, *answer) == (Released::Released, Released::WasGone)
     }
 }
 
-/// Leaves a memo.
+/// Stores a memo.
 pub(crate) struct NoteVerb<'a> {
     pub(crate) owner: OwnerId,
     pub(crate) token: FencingToken,
@@ -532,7 +529,7 @@ impl CellVerb for NoteVerb<'_> {
     const CREATES: bool = false;
 
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Noted>, LedgerError> {
-        // It is kept for its time from when it is written.
+        // Its time counts from the write.
         let longer = Memo::new(self.memo.text(), self.memo.kept() + at.slack);
         let memo = longer.as_ref().unwrap_or(self.memo);
         Ok(ledger.note(at.now, &at.rules, (self.owner, self.token), memo))
@@ -542,13 +539,13 @@ impl CellVerb for NoteVerb<'_> {
         *answer == Noted::Noted
     }
 
-    /// L9: an earlier try may have left it, before the lease ended.
+    /// L9: an earlier try may have stored it, before the lease ended.
     fn is_unsettled(&self, maybe: &Noted, answer: &Noted) -> bool {
         (*maybe, *answer) == (Noted::Noted, Noted::Gone)
     }
 }
 
-/// Takes the lock from its holders.
+/// Releases the lock by force.
 pub(crate) struct BreakVerb;
 
 impl CellVerb for BreakVerb {
@@ -560,39 +557,39 @@ impl CellVerb for BreakVerb {
         ledger.break_lock(at.now, &at.rules)
     }
 
-    /// The holders that lose it are read first: a person wants to know.
+    /// The holders that lose it are read first, for the report to the operator.
     fn is_plain(&self, _answer: &Vec<HolderView>) -> bool {
         false
     }
 
-    /// L9: an earlier try may have taken the lock from a holder that this one did not find.
+    /// L9: an earlier try may have ended the hold of a holder that this one did not find.
     fn is_unsettled(&self, maybe: &Vec<HolderView>, answer: &Vec<HolderView>) -> bool {
         maybe.iter().any(|broken| !answer.iter().any(|again| again.owner == broken.owner))
     }
 }
 
-/// Leases that one request renews: a store holds what it writes for one commit.
+/// Leases that one request renews: a store keeps the written rows locked until the commit.
 const RENEWALS_MAX: usize = 128;
 
 /// Places from the front whose turn may come at any moment.
 const NEAR: usize = 4;
 
-/// Of the claim ttl: how soon the first waiter asks again, and how fast a queue is thought to move.
+/// Fraction of the claim ttl: how soon the first waiter asks again, and the assumed speed of a queue.
 const STEP: u32 = 20;
 
-/// How much longer a waiter pauses than its question took.
+/// How many times longer a waiter pauses than its request took.
 const SHARE: u32 = 8;
 
-/// How often the removal of a place is tried that another client writes at the same time.
+/// How often the removal of a place is tried while another client writes the place.
 const REMOVALS: usize = 8;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// With 50 processes behind a pooler on a busy machine the questions of the waiters filled the pool, and
-    /// the holder's release was not answered for seconds: they asked at a fixed pace, faster than the server
-    /// could answer.
+    /// With 50 processes behind a pooler on a busy machine the requests of the waiters filled the pool, and the
+    /// holder's release was not answered for seconds: they asked at a fixed pace, faster than the server could
+    /// answer.
     #[test]
     fn a_waiter_asks_a_slow_server_less_often() {
         let ms = Duration::from_millis;
@@ -604,7 +601,7 @@ mod tests {
             (0, 60_000, 2, 200),
             (1, 0, 2, 50),
             (3, 0, 30, 240),
-            // Or it would miss its turn.
+            // Otherwise it would miss its turn.
             (3, 60_000, 2, 275),
             (3, 0, 900, 400),
             (4, 0, 2, 125),

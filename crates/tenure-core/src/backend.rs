@@ -52,7 +52,7 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// # Contract
     /// 1. It is granted if it fits with the holders, and no live waiter with a turn is ahead.
-    /// 2. An owner that already holds (after a lost reply or a hand-off) is granted again: its lease is extended to
+    /// 2. An owner that already holds (after a lost reply or a hand-off) is granted again. Its lease is extended to
     ///    the full ttl, with a **new** token. A store that mints when a place is taken
     ///    ([`Minting`](crate::Minting)) returns the same token again.
     /// 3. The token is larger than every token granted before. It is minted in the atomic step that grants the
@@ -79,7 +79,7 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// # Contract
     /// 1. It changes nothing of another owner.
-    /// 2. All live waiters at the front that fit together become holders for the claim ttl and are notified; the
+    /// 2. All live waiters at the front that fit together become holders for the claim ttl and are notified. The
     ///    first waiter behind them is notified too.
     /// 3. The caller does not claim the same lock under the same owner again. On a store with several servers, a
     ///    release still on its way to one of them would free a later grant there.
@@ -103,7 +103,7 @@ pub trait Backend: Send + Sync + 'static {
     ///    Otherwise the answer is [`Gone`](Noted::Gone), and nothing changes.
     /// 2. It does not replace a memo that was written under a larger token: the answer is `Gone` then, too.
     /// 3. Every query after the answer returns the memo, whichever owner holds the lock then, until its time has
-    ///    passed by the store's clock; no later query returns it.
+    ///    passed by the store's clock. No later query returns it.
     /// 4. It grants, renews and ends no lease, and nothing of it stays in the store indefinitely.
     /// 5. A store that does not [promise](Promises::memo) it refuses as [`Unsupported`](ErrorKind::Unsupported).
     // L4.

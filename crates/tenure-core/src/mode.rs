@@ -37,9 +37,9 @@ impl Mode {
         count < smallest
     }
 
-    /// How many claims at the front of a queue, in the order of arrival, can hold together: the longest run from
-    /// the front in which all fit together. A claim that leaves does not shorten the run for the claims behind it.
-    /// So a holder stays a holder, and no claim overtakes a waiting one.
+    /// How many claims at the front of a queue, in the order of arrival, can hold together. It is the longest run
+    /// from the front in which all fit together. A claim that leaves does not shorten the run for the claims behind
+    /// it. So a holder stays a holder, and no claim overtakes a waiting one.
     // L1, L7.
     pub fn leading(line: impl IntoIterator<Item = Self>) -> usize {
         let (mut count, mut smallest) = (0_usize, u32::MAX);

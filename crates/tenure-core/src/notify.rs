@@ -44,7 +44,7 @@ pub struct Hint {
     pub audience: Audience,
     /// The owner.
     pub owner: OwnerId,
-    /// The owner is behind a waiter that has a turn. The hint covers the case that this waiter is dead: the owner
+    /// The owner is behind a waiter that has a turn. The hint covers the case that this waiter is dead. The owner
     /// need not ask before that turn has passed, because it would only race with the waiter.
     pub is_behind: bool,
 }

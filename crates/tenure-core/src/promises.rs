@@ -119,7 +119,7 @@ pub struct Promises {
     pub reach: &'static str,
     /// What ends a grant that is not released.
     pub end: EndOfGrant,
-    /// The caller may choose the owner of a claim, so that another process can repeat the claim after a lost answer
+    /// The caller may choose the owner of a claim. Then another process can repeat the claim after a lost answer
     /// and is granted the same lease. False where a lease ends with its process, or where a vote may need a new
     /// owner.
     pub chosen_owner: bool,

@@ -44,7 +44,7 @@ use crate::{error::ConfigError, host::TokioHost, locker::Locker};
 ///
 /// # Errors
 /// [`ConfigError`] if the URL has settings that its store does not know, or names a store that is not in this
-/// build; the message names the missing feature. A build without a feature has no store.
+/// build. The message names the missing feature. A build without a feature has no store.
 ///
 /// # Cancel safety
 /// Nothing is left behind.

@@ -24,8 +24,8 @@ use crate::{
 /// clone of the lease, which does not keep the lock.
 ///
 /// # Dropping
-/// Stops the renewals immediately. The lock is released in the background, from any thread and without a
-/// runtime, or the lease is passed on to the next waiter of this process. If the release fails, the lease
+/// Stops the renewals immediately. The lock is released in the background, or the lease is passed on to the next
+/// waiter of this process. This works from any thread and without a runtime. If the release fails, the lease
 /// expires after its ttl. Call [`release`](Self::release) to learn the result, and
 /// [`Locker::flush`](crate::Locker::flush) before the program ends.
 ///
@@ -82,7 +82,7 @@ impl Guard {
     ///
     /// # Timing
     /// No request if the lease is [passed on](crate::Lock::fifo) to the next waiter of this process, or kept
-    /// [idle](crate::Lock::keep_idle); otherwise one request, which may take ttl/3, but no less than 250 ms and no
+    /// [idle](crate::Lock::keep_idle). Otherwise one request, which may take ttl/3, but no less than 250 ms and no
     /// more than 5 s.
     ///
     /// # Errors

@@ -25,8 +25,8 @@ use tokio::{
 /// Apple's systems. `wall` is the real-time clock. `std::time::Instant` is not used, because it stops during
 /// suspend.
 ///
-/// Time is real even under tokio's paused clock: a wait of 2 s takes 2 s of real time, while a timeout that a test
-/// sets around it with `tokio::time` may fire immediately. One warning reports this. Such a test needs the module
+/// Time is real even under tokio's paused clock: a wait of 2 s takes 2 s of real time. A timeout that a test sets
+/// around it with `tokio::time` may fire immediately. One warning reports this. Such a test needs the module
 /// `testing`, of the feature of that name.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokioHost;

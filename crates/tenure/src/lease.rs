@@ -22,8 +22,8 @@ use crate::{
 /// reports [`Loss::Released`](crate::Loss::Released), from the moment *before* the release is sent.
 ///
 /// # Reentrancy
-/// Locks are not reentrant. A function that needs the lock takes a `&Lease`: its caller thus proves that it
-/// holds the lock, instead of acquiring it a second time and waiting for itself.
+/// Locks are not reentrant. A function that needs the lock takes a `&Lease`. Its caller thus proves that it holds
+/// the lock, instead of acquiring it a second time and waiting for itself.
 ///
 /// ```
 /// use tenure::Lease;
@@ -68,10 +68,10 @@ impl Lease {
     /// The owner as the store knows it. It is new for every lease, unless it was [chosen](crate::Lock::owner),
     /// so it identifies this lease in every process.
     ///
-    /// This call has an effect: the guard of the lease will release it in the store, and neither pass it on to
-    /// a waiter of this process nor [keep it idle](crate::Lock::keep_idle). Otherwise the owner would name the
-    /// next holder's lease. Call it while the guard is held: after a release the lease, with its owner, may
-    /// already have been passed on.
+    /// This call has an effect. The guard of the lease will release it in the store: it neither passes it on to a
+    /// waiter of this process nor [keeps it idle](crate::Lock::keep_idle). Otherwise the owner would name the next
+    /// holder's lease. Call it while the guard is held: after a release the lease, with its owner, may already have
+    /// been passed on.
     pub fn owner(&self) -> OwnerId {
         self.cell.expose_owner()
     }
@@ -89,7 +89,7 @@ impl Lease {
     /// What to show to a fenced resource: the token, and whether it raises the resource's mark. See
     /// [`fence`](crate::fence).
     ///
-    /// Does not check the clock, even when the lease is lost: the resource refuses a former holder as soon as a
+    /// Does not check the clock, even when the lease is lost. The resource refuses a former holder as soon as a
     /// later one has shown its token. Call [`check`](Self::check) first to save a request.
     pub fn pass(&self) -> Pass {
         Pass::new(self.token(), self.mode)

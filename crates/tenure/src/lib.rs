@@ -1,11 +1,11 @@
 //! Distributed locks as leases, with fencing tokens, on a store that you already run.
 //!
-//! Every lock is a **lease**: it expires after its ttl (10 s by default) unless it is renewed, so a crashed process
+//! Every lock is a **lease**: it expires after its ttl (10 s by default) unless it is renewed. So a crashed process
 //! blocks others for no longer. The library renews it in the background while you work.
 //!
-//! *A holder detects a loss in time.* It counts the ttl from before its request was sent, so its deadline is never
-//! later than the store's. *A former holder is harmless.* Every grant carries a [`FencingToken`], which grows with
-//! every grant of that lock. The resource refuses a smaller token than it has seen.
+//! *A holder detects a loss by its deadline.* It counts the ttl from before its request was sent, so the deadline
+//! is never later than the store's. *A former holder is harmless.* Every grant carries a [`FencingToken`], which
+//! grows with every grant of that lock. A resource that checks it refuses a smaller token than it has seen.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -41,14 +41,13 @@
 //! # Features
 //! `sqlite`, `redis`, `redlock`, `postgres`, `mysql`, `zookeeper`, `etcd`, `memory`: one store each, none by
 //! default. `serde`: names, tokens, owners, views and findings serialize to JSON, as `tenure ls --json` prints
-//! them, and a store is read from its URL in a settings file. `testing`: the module of that name, with a clock and
-//! a store for the tests of your program. `metrics`: counters and histograms of what the locks do.
+//! them. A store is read from its URL in a settings file. `testing`: the module of that name, with a clock and a
+//! store for the tests of your program. `metrics`: counters and histograms of what the locks do.
 //!
 //! # Observability
-//! Through `tracing`: a span for each acquisition, hold and renewal at the level `DEBUG`, with its outcome, and a
-//! warning for each lease that was lost. With the feature `metrics`, through the crate of that name: waits, holds,
-//! renewals, losses and queues. `docs/guides/observe.md` in the repository lists all names and labels, and what to
-//! alert on.
+//! Through `tracing`: a span for each acquisition, hold and renewal at the level `DEBUG`, with its outcome. A lost
+//! lease is a warning. With the feature `metrics`, through the crate of that name: waits, holds, renewals, losses
+//! and queues. `docs/guides/observe.md` in the repository lists all names and labels, and what to alert on.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -106,8 +106,8 @@ impl Lock {
         self
     }
 
-    /// How long the store may fail in a row while a caller waits. Default: as long as the caller waits, or 30 s
-    /// if it waits without a limit. 30 s is longer than a failover.
+    /// How long the store may fail in a row while a caller waits. Default: as long as the caller waits, or 30 s if
+    /// it waits without a limit. 30 s is longer than a failover, and shorter than a person waits without news.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.options.patience = Some(patience);
@@ -117,12 +117,11 @@ impl Lock {
     /// Waiters in this process also acquire in FIFO order: no holder passes its lease on to the next one.
     ///
     /// Without it, the waiters of one [`Locker`](crate::Locker) for one [mutex](crate::Locker::mutex) share one
-    /// lease in turns, each with its own token: up to 128 turns, and none later than 10 ms after the lease was
-    /// acquired. Then the store grants it to others. So a waiter of another process may be overtaken for at
-    /// most 10 ms and one hold, where the store has an [order](crate::backend::Promises::order). A lease that
-    /// may be kept [idle](Self::keep_idle) is passed on until its process is notified that another process
-    /// waits. With and without this setting, only the first waiter of a locker has a place in the store's
-    /// queue.
+    /// lease in turns, each with its own token. There are up to 128 turns, and none later than 10 ms after the
+    /// lease was acquired. Then the store grants it to others. So a waiter of another process may be overtaken for
+    /// at most 10 ms and one hold, where the store has an [order](crate::backend::Promises::order). A lease that
+    /// may be kept [idle](Self::keep_idle) is passed on until its process is notified that another process waits.
+    /// With and without this setting, only the first waiter of a locker has a place in the store's queue.
     ///
     /// Changes nothing on stores that mint a token for each [place](crate::backend::Minting::Place), and for
     /// locks other than mutexes: each lease has one holder there.
@@ -188,8 +187,8 @@ impl Lock {
     /// background release ends when the store has answered once, so a claim whose answer was lost may still be
     /// granted after that.
     ///
-    /// It takes no [turns](Self::fifo). If this `Locker` did not make the owner, its waiter may miss hints: it
-    /// then asks every 2 s, and on Redis the waiter behind it may overtake it once.
+    /// It takes no [turns](Self::fifo). If this `Locker` did not make the owner, its waiter may miss hints. It then
+    /// asks every 2 s, and on Redis the waiter behind it may overtake it once.
     ///
     /// # Errors
     /// Acquiring is refused with [`ConfigError::OwnerNotChosen`] where the store does not
@@ -245,9 +244,9 @@ impl Lock {
     /// request was *sent*. The future does nothing before it is polled, borrows nothing, and can be spawned.
     ///
     /// # Errors
-    /// [`AcquireError::Config`] before anything is sent; [`AcquireError::TimedOut`] after
-    /// [`within`](Self::within); [`AcquireError::Store`] if the store fails with a permanent error, or in a row
-    /// for longer than the [`patience`](Self::patience).
+    /// [`AcquireError::Config`] before anything is sent. [`AcquireError::TimedOut`] after [`within`](Self::within).
+    /// [`AcquireError::Store`] if the store fails with a permanent error, or in a row for longer than the
+    /// [`patience`](Self::patience).
     ///
     /// # Cancel safety
     /// Dropping the future loses the place in the queue. A grant that was already on its way is released in the
@@ -279,8 +278,8 @@ impl Lock {
         verbs::try_acquire(self)
     }
 
-    /// Runs `work` while the lock is held, then releases the lock and waits for the store's answer to that, even if
-    /// clones of the lease live on.
+    /// Runs `work` while the lock is held, then releases the lock and waits for the store's answer. Clones of the
+    /// lease do not prevent that.
     ///
     /// If the lease is lost, the future that `work` makes is dropped immediately, at the end of validity at the
     /// latest. Tasks that it spawned and blocking calls are not stopped: give the token to the resource.
@@ -289,11 +288,11 @@ impl Lock {
     /// Waits for the lock as [`acquire`](Self::acquire) does.
     ///
     /// # Errors
-    /// [`HoldError::Acquire`] if the work never began. [`HoldError::Lost`] if the lease was lost before the
-    /// work was done: the work was cancelled, or it finished too late and its result was discarded. The same
-    /// error is returned if only the release finds the lease gone, because another holder may have had the lock
-    /// by then. Any other failed release is logged and does not fail the work; if it is not known whether the
-    /// store received it, it is repeated in the background.
+    /// [`HoldError::Acquire`] if the work never began. [`HoldError::Lost`] if the lease was lost before the work
+    /// was done: the work was cancelled, or it finished too late and its result was discarded. The same error is
+    /// returned if only the release finds the lease gone, because another holder may have had the lock by then. Any
+    /// other failed release is logged and does not fail the work. If it is not known whether the store received it,
+    /// it is repeated in the background.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and then the guard.

@@ -186,7 +186,7 @@ impl Locker {
     /// Every lock that is held or waited for and whose name starts with `prefix`, by name.
     ///
     /// # Timing
-    /// May take 60 s, where other queries may take 5 s: some stores are scanned in bounded steps, key by key, so
+    /// May take 60 s, where other queries may take 5 s. Some stores are scanned in bounded steps, key by key, so
     /// that they can serve other clients between them.
     ///
     /// # Errors
@@ -237,7 +237,7 @@ impl Locker {
     }
 
     /// Rewrites the store's record of settings to those of this client, and returns how long to wait before the
-    /// next call; zero if it is done. For an operator who changed the settings of all clients on purpose.
+    /// next call. Zero means that it is done. For an operator who changed the settings of all clients on purpose.
     ///
     /// # Errors
     /// The store's; [`Unsupported`](crate::ErrorKind::Unsupported) if it keeps no such record.
@@ -274,7 +274,7 @@ impl Locker {
         self.engine.request(self.engine.host.now(), timeout, ask).await
     }
 
-    /// Releases the leases that are kept [idle](crate::Lock::keep_idle), and waits up to `limit` until everything
+    /// Releases the leases that are kept [idle](crate::Lock::keep_idle). Then waits up to `limit` until everything
     /// that was dropped has been released or has expired; true if so. Leases that are held or detached do not
     /// count.
     ///

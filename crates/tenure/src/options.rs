@@ -7,11 +7,12 @@ use std::{
 
 use tenure_core::{BackendError, HolderView, Label, LockName, Moment, OwnerId, locked};
 
-/// How long the store may fail in a row while a caller waits without a limit: 30 s, longer than a failover.
+/// How long the store may fail in a row while a caller waits without a limit: 30 s, longer than a failover and
+/// shorter than a person waits without news.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How the waiters of one process queue for a lock where the store mints tokens in blocks. Such a store also grants
-/// tokens for the waiters behind the first one, so that they can share its lease; only the first needs a place in
+/// tokens for the waiters behind the first one, so that they can share its lease. Only the first needs a place in
 /// the store's queue. Where a token belongs to a place ([`Minting::Place`](tenure_core::Minting::Place)), each
 /// waiter needs its own place and its own lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -68,8 +68,8 @@ impl AllOf {
     }
 
     /// The longest wait for all of them together. Default: no limit. Zero asks once for each. After the limit, an
-    /// acquisition fails with [`AcquireError::TimedOut`], which names a holder of the lock that was not acquired;
-    /// the caller then holds nothing and has no place in a queue.
+    /// acquisition fails with [`AcquireError::TimedOut`], which names a holder of the lock that was not acquired.
+    /// The caller then holds nothing and has no place in a queue.
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
         self.with(|lock| lock.within(limit))
@@ -455,7 +455,7 @@ impl AnyOf {
     }
 
     /// The longest wait. Default: no limit. Zero asks once for each. After the limit, an acquisition fails with
-    /// [`AcquireError::TimedOut`], which names a holder of one of the locks; the caller then holds nothing and has
+    /// [`AcquireError::TimedOut`], which names a holder of one of the locks. The caller then holds nothing and has
     /// no place in a queue.
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
@@ -616,7 +616,7 @@ fn graver(one: Option<AcquireError>, other: AcquireError) -> AcquireError {
     }
 }
 
-/// Sorted by name. Processes that acquire several locks use this order, so there is no cycle of waits: of all locks
+/// Sorted by name. Processes that acquire several locks use this order, so there is no cycle of waits. Of all locks
 /// that are held and waited for, the holder of the last one waits for none.
 fn in_order(locks: Vec<Lock>) -> Result<Vec<Lock>, ConfigError> {
     let mut locks = checked(locks)?;

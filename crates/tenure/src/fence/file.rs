@@ -14,8 +14,8 @@ use crate::fence::pass::{Pass, Refused, decimal};
 
 /// A file that refuses writes of former holders.
 ///
-/// Next to `report` are two more files: `report.mark`, the largest token of an exclusive holder so far, and
-/// `report.lock`, which is empty and is locked during each access to the mark. For a moment there is also
+/// Next to `report` are two more files. `report.mark` has the largest token of an exclusive holder so far.
+/// `report.lock` is empty and is locked during each access to the mark. For a moment there is also
 /// `report.tenure-new`. The first use creates them. Clones and other processes may use the same path; all writers
 /// must use this type.
 ///

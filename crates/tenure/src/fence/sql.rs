@@ -74,7 +74,7 @@
 //!   raise waits for them, and they wait for a raise. A transaction reads the state at its first read. So begin
 //!   with the touch, and not with `START TRANSACTION WITH CONSISTENT SNAPSHOT`. A statement wrote nothing if it
 //!   waited too long (1205), was in a deadlock (1213), or found a row that has changed since the first read (1020,
-//!   only MariaDB): roll back, begin anew.
+//!   only MariaDB). Then roll back and begin anew.
 //! * *SQLite*. There is one writer at a time. Begin with `BEGIN IMMEDIATE`. After a plain `BEGIN`, a transaction
 //!   that checked cannot write any more if another one wrote in the meantime: safe, but an error.
 //!
@@ -89,7 +89,7 @@
 //! A mark is a `BIGINT`. Tokens of all backends fit: `i64::try_from(pass.token().get())`.
 //!
 //! # What is not promised
-//! A deleted row loses its mark, and a row that does not exist yet has none: use a [`Table`] for those, and delete
+//! A deleted row loses its mark, and a row that does not exist yet has none. Use a [`Table`] for those, and delete
 //! nothing from it. Reads are not fenced: touch first, then read; in PostgreSQL's `REPEATABLE READ` that is not
 //! enough, see above. A statement without the condition is not fenced.
 

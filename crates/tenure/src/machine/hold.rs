@@ -245,7 +245,7 @@ impl Hold {
         self.check(now)
     }
 
-    /// It was kept idle, and may be taken: its renewals succeed, at least half of the ttl is left, no client is
+    /// It was kept idle, and may be taken. Its renewals succeed, at least half of the ttl is left, no client is
     /// known to wait for it elsewhere, and its idle time has not passed (H5.1).
     pub(crate) fn may_be_taken(&mut self, now: Moment) -> bool {
         let is_fresh = self.failed == 0 && self.until.remaining(now) * 2 >= self.ttl;

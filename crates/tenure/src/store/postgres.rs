@@ -117,8 +117,8 @@ impl PostgresStore {
         self
     }
 
-    /// How long a waiter whose turn has come may take to acquire the lock, before the next one gets it: 50 ms to 6
-    /// s, 500 ms by default.
+    /// How long a waiter may take to acquire the lock when its turn has come: 50 ms to 6 s, 500 ms by default. Then
+    /// the next one gets it.
     #[must_use]
     pub fn claim_ttl(mut self, claim_ttl: Duration) -> Self {
         self.0.set(|config| config.rules.claim_ttl = claim_ttl);

@@ -31,8 +31,8 @@ impl SqliteStore {
         Self { config: Config::new(path) }
     }
 
-    /// How long a waiter whose turn has come may take to acquire the lock, before the next one gets it: 50 ms to 6
-    /// s, 500 ms by default. All processes should set the same value.
+    /// How long a waiter may take to acquire the lock when its turn has come: 50 ms to 6 s, 500 ms by default. Then
+    /// the next one gets it. All processes should set the same value.
     #[must_use]
     pub fn claim_ttl(mut self, claim_ttl: Duration) -> Self {
         self.config.rules.claim_ttl = claim_ttl;
