@@ -14,6 +14,7 @@ mod live;
 mod man_tests;
 mod nested;
 mod processes;
+mod refusals;
 mod release;
 mod run;
 mod signals;
@@ -62,7 +63,7 @@ fn main() -> ExitCode {
 
 /// Everything waits on the main thread: a child's death signal belongs to the thread that made it.
 fn main_loop(cli: Cli) -> ExitCode {
-    init_tracing(cli.global.verbose);
+    init_tracing(&cli.global);
     let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -103,9 +104,10 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-fn init_tracing(verbose: u8) {
-    let level = match verbose {
-        0 => return,
+fn init_tracing(global: &args::Global) {
+    let level = match global.verbose {
+        0 if global.quiet => return,
+        0 => return refusals::init(),
         1 => tracing::Level::INFO,
         2 => tracing::Level::DEBUG,
         _ => tracing::Level::TRACE,

@@ -39,6 +39,7 @@ mod recipes;
 mod redis;
 mod redlock;
 mod release;
+mod rotation;
 mod screen;
 mod scripts;
 mod several;
