@@ -15,6 +15,7 @@ mod live;
 mod man_tests;
 mod nested;
 mod processes;
+mod refusals;
 mod release;
 mod run;
 mod signals;
@@ -74,7 +75,7 @@ fn verb() -> Option<String> {
 
 /// Everything waits on the main thread: a child's death signal belongs to the thread that made it.
 fn main_loop(cli: Cli) -> ExitCode {
-    init_tracing(cli.global.verbose);
+    init_tracing(&cli.global);
     let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -121,9 +122,10 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-fn init_tracing(verbose: u8) {
-    let level = match verbose {
-        0 => return,
+fn init_tracing(global: &args::Global) {
+    let level = match global.verbose {
+        0 if global.quiet => return,
+        0 => return refusals::init(),
         // The lines of progress are the command's own; these are what may go wrong on the way.
         1 => tracing::Level::WARN,
         2 => tracing::Level::DEBUG,

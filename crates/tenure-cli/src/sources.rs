@@ -17,6 +17,8 @@ use crate::exit::Stop;
 pub(crate) struct Named {
     pub(crate) url: String,
     pub(crate) by: By,
+    /// The file where the URL stands, if it stands in one of its own: its password is read anew at each connect.
+    pub(crate) source: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +69,7 @@ impl Surroundings {
 
     pub(crate) fn named(&self, flag: Option<&str>) -> Result<Named, Stop> {
         if let Some(url) = flag {
-            return Ok(Named { url: url.to_owned(), by: By::User });
+            return Ok(Named { url: url.to_owned(), by: By::User, source: None });
         }
         let (url, file) = (self.text(URL)?, self.text(URL_FILE)?);
         if let Some(named) = named_by(URL, (url, file.map(PathBuf::from)), (URL, URL_FILE))? {
@@ -86,7 +88,9 @@ impl Surroundings {
         }
         let file = self.state()?.join("locks.db");
         match file.to_str() {
-            Some(path) if !path.contains('?') => Ok(Named { url: format!("sqlite:{path}"), by: By::Default }),
+            Some(path) if !path.contains('?') => {
+                Ok(Named { url: format!("sqlite:{path}"), by: By::Default, source: None })
+            }
             _ => Err(Stop::usage(
                 "the state directory's name cannot be part of a URL; name a store with --url sqlite:PATH",
             )),
@@ -177,30 +181,30 @@ fn named_by(
     (url, file): (Option<String>, Option<PathBuf>),
     (key, file_key): (&str, &str),
 ) -> Result<Option<Named>, Stop> {
-    let (url, source) = match (url.filter(|url| !url.is_empty()), file) {
+    let (url, place, source) = match (url.filter(|url| !url.is_empty()), file) {
         (None, None) => return Ok(None),
         (Some(_), Some(_)) => {
             return Err(Stop::usage(format!("{key} and {file_key} are both set; keep one")));
         }
-        (Some(url), None) => (url, source.to_owned()),
+        (Some(url), None) => (url, source.to_owned(), None),
         (None, Some(file)) => {
             if !file.is_absolute() {
                 return Err(Stop::usage(format!(
                     "the path in {file_key} is relative; write an absolute one"
                 )));
             }
-            (read_url(&file)?, file.display().to_string())
+            (read_url(&file)?, file.display().to_string(), Some(file))
         }
     };
     let path = url.strip_prefix("sqlite:");
     if path.is_some_and(|path| !path.is_empty() && !path.starts_with(['/', ':'])) {
         return Err(Stop::usage(format!(
-            "the path of the store in {source} is relative, which is another file in each directory; write an absolute \
+            "the path of the store in {place} is relative, which is another file in each directory; write an absolute \
              one, as in sqlite:/var/lib/app/locks.db"
         )));
     }
     let by = if key == URL { By::User } else { By::Settings };
-    Ok(Some(Named { url, by }))
+    Ok(Some(Named { url, by, source }))
 }
 
 /// The URL in a file: its one line.
@@ -247,7 +251,7 @@ mod tests {
         let (folder, around) = surroundings(|_| None);
         let default = format!("sqlite:{}/.local/state/tenure/locks.db", folder.path().display());
         let found = around.named(None).unwrap();
-        assert_eq!(found, Named { url: default, by: By::Default });
+        assert_eq!(found, Named { url: default, by: By::Default, source: None });
         fs::write(&around.system, "url = \"sqlite:/of/the/host\"").unwrap();
         assert!(is(&around.named(None), "sqlite:/of/the/host"));
         let own = folder.path().join(".config/tenure");

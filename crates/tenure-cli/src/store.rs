@@ -40,7 +40,9 @@ pub(crate) async fn look(global: &Global) -> Result<Locker, Stop> {
     if let (By::Default, Some(folder)) = (&named.by, named.file().and_then(Path::parent)) {
         make_folder(folder)?;
     }
-    tenure::connect(&named.url).await.map_err(|error: ConfigError| Stop::usage(chain(&error)))
+    tenure::command::connect_file(&named.url, named.source.as_deref())
+        .await
+        .map_err(|error: ConfigError| Stop::usage(chain(&error)))
 }
 
 /// Where the store is, as messages may show it: a URL may hold a password, and the path of a file never does.

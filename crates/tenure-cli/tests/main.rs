@@ -40,6 +40,7 @@ mod recipes;
 mod redis;
 mod redlock;
 mod release;
+mod rotation;
 mod screen;
 mod scripts;
 mod several;

@@ -24,6 +24,9 @@ pub trait Link: Send + Sync + 'static {
 pub struct Connections<L, E = BackendError> {
     open: Box<dyn Fn() -> Opening<L, E> + Send + Sync>,
     current: Arc<Mutex<Option<Arc<L>>>>,
+    /// What becomes of an error once there was a connection.
+    eased: fn(E) -> E,
+    was_open: Arc<AtomicBool>,
     opening: SingleFlight<Result<Arc<L>, E>>,
 }
 
@@ -33,7 +36,14 @@ pub type Opening<L, E = BackendError> = BoxFuture<'static, Result<L, E>>;
 impl<L: Link, E: Clone + Send + Sync + 'static> Connections<L, E> {
     /// `open` opens one, in the runtime of the first caller that asks for it.
     pub fn new(host: Arc<dyn Host>, open: impl Fn() -> Opening<L, E> + Send + Sync + 'static) -> Self {
-        Self { open: Box::new(open), current: Arc::default(), opening: SingleFlight::new(host) }
+        let (opening, was_open) = (SingleFlight::new(host), Arc::default());
+        Self { open: Box::new(open), current: Arc::default(), eased: |error| error, was_open, opening }
+    }
+
+    /// What becomes of the error of a connection that is refused after one was made, as [`BackendError::after_success`].
+    #[must_use]
+    pub fn easing(self, eased: fn(E) -> E) -> Self {
+        Self { eased, ..self }
     }
 
     /// The connection; a new one if there is none, or the present one is not usable.
@@ -50,8 +60,11 @@ impl<L: Link, E: Clone + Send + Sync + 'static> Connections<L, E> {
         // Rare cases are in a box, so that the futures of most requests stay small.
         let open = || {
             let (opening, current) = ((self.open)(), self.current.clone());
+            let (was_open, eased) = (self.was_open.clone(), self.eased);
             Box::pin(async move {
-                let link = Arc::new(opening.await?);
+                let ease = |error| if was_open.load(Ordering::Acquire) { eased(error) } else { error };
+                let link = Arc::new(opening.await.map_err(ease)?);
+                was_open.store(true, Ordering::Release);
                 *locked(&current) = Some(link.clone());
                 Ok(link)
             }) as BoxFuture<'static, _>
@@ -203,6 +216,22 @@ mod tests {
         let second = connections.get().await.unwrap();
         assert!(!Arc::ptr_eq(&first, &second));
         assert_eq!((count(&first.left), count(&second.left), count(&begun)), (1, 0, 3));
+    }
+
+    /// A password that is being replaced is refused for a moment: before the first connection that is final, later it is not.
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_final_only_before_the_first_connection() {
+        let begun = AtomicUsize::new(0);
+        let open = move || {
+            let opens = begun.fetch_add(1, Ordering::Relaxed) == 1;
+            let refused = || BackendError::new(ErrorKind::Denied, Outcome::NotApplied, "wrong password");
+            Box::pin(async move { if opens { Ok(Wire::default()) } else { Err(refused()) } }) as Opening<Wire>
+        };
+        let connections = Connections::new(PausedHost::new(1), open).easing(BackendError::after_success);
+        let kind = |answer: Result<Arc<Wire>, BackendError>| answer.err().unwrap().kind();
+        assert_eq!(kind(connections.get().await), ErrorKind::Denied);
+        connections.get().await.unwrap().end.set();
+        assert_eq!(kind(connections.get().await), ErrorKind::Unavailable);
     }
 
     #[tokio::test]

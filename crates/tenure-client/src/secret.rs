@@ -1,23 +1,91 @@
 //! `Secret` and `Login`: credentials that only the server receives.
 
-use std::fmt;
+use std::{borrow::Cow, fmt, fs, io, path::PathBuf, sync::Arc};
+
+use tenure_core::{BackendError, ErrorKind, Outcome};
 
 use crate::refusal::{UrlError, bad};
 
-/// A password. It is never shown: neither by `Debug` nor by `Display`.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+/// A password: the word itself, or where it is to be had each time that a connection is made. It is never shown: neither by
+/// `Debug` nor by `Display`.
+#[derive(Clone)]
+pub struct Secret(Source);
+
+/// What gives a password when it is asked.
+type Asked = Arc<dyn Fn() -> io::Result<String> + Send + Sync>;
+
+#[derive(Clone)]
+enum Source {
+    Word(String),
+    File(PathBuf),
+    Asked(Asked),
+}
 
 impl Secret {
-    /// The password itself, for the server.
+    /// In a file, which is read at each connect; the end of its line does not count.
+    pub fn in_file(path: impl Into<PathBuf>) -> Self {
+        Self(Source::File(path.into()))
+    }
+
+    /// What a program answers at each connect.
+    pub fn asked(ask: impl Fn() -> io::Result<String> + Send + Sync + 'static) -> Self {
+        Self(Source::Asked(Arc::new(ask)))
+    }
+
+    /// The word as it is now, for the server.
+    ///
+    /// # Errors
+    /// `Denied`, if it cannot be had.
+    pub fn now(&self) -> Result<Cow<'_, str>, BackendError> {
+        match &self.0 {
+            Source::Word(word) => Ok(Cow::Borrowed(word)),
+            Source::File(path) => match fs::read_to_string(path) {
+                Ok(text) => Ok(Cow::Owned(text.trim_end_matches(['\r', '\n']).to_owned())),
+                Err(error) => {
+                    let message = "the file of the password cannot be read";
+                    let refused = BackendError::new(ErrorKind::Denied, Outcome::NotApplied, message);
+                    Err(refused.with("password_file", path.display()).caused_by(error))
+                }
+            },
+            Source::Asked(ask) => ask().map(Cow::Owned).map_err(|error| {
+                let message = "the program has no password for the store";
+                BackendError::new(ErrorKind::Denied, Outcome::NotApplied, message).caused_by(error)
+            }),
+        }
+    }
+
+    /// The word, if it is one that does not change.
+    pub fn word(&self) -> Option<&str> {
+        if let Source::Word(word) = &self.0 { Some(word) } else { None }
+    }
+
+    /// The file, if it is in one.
+    pub fn file(&self) -> Option<&std::path::Path> {
+        if let Source::File(path) = &self.0 { Some(path) } else { None }
+    }
+
+    /// The word, or nothing where it is to be asked for.
     pub fn expose(&self) -> &str {
-        &self.0
+        self.word().unwrap_or_default()
     }
 }
 
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Source::Word(one), Source::Word(other)) => one == other,
+            (Source::File(one), Source::File(other)) => one == other,
+            (Source::Asked(one), Source::Asked(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Secret {}
+
 impl<S: Into<String>> From<S> for Secret {
     fn from(word: S) -> Self {
-        Self(word.into())
+        Self(Source::Word(word.into()))
     }
 }
 
@@ -68,6 +136,24 @@ impl Login {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A file is read each time, so that a rotated password is the one that the next connection has.
+    #[test]
+    fn a_secret_of_a_file_is_read_each_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("password");
+        let secret = Secret::in_file(&file);
+        assert!(secret.now().unwrap_err().to_string().contains("cannot be read"));
+        for word in ["old", " new"] {
+            fs::write(&file, format!("{word}\n")).unwrap();
+            assert_eq!(secret.now().unwrap(), word);
+        }
+        assert!(!format!("{secret:?} {secret}").contains("new"));
+        let asked = Secret::asked(|| Ok("asked".into()));
+        assert!(asked.now().unwrap() == "asked" && asked == asked.clone() && asked != secret);
+        let nothing = Secret::asked(|| Err(io::Error::other("vault is sealed")));
+        assert_eq!(nothing.now().unwrap_err().kind(), ErrorKind::Denied);
+    }
 
     /// No secret is ever printed.
     #[test]

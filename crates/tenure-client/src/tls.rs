@@ -1,15 +1,18 @@
-//! Which servers are trusted over TLS. Nothing of the process is set: the provider of ciphers is named here.
+//! Which servers are believed over TLS, who we are there, and what a refusal means. Nothing of the process is set: the provider of ciphers is named here.
 
 use std::{path::Path, sync::Arc};
 
 use rustls::{
     ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier,
+    client::WantsClientCert,
     crypto::{CryptoProvider, ring},
-    pki_types::{CertificateDer, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 use tenure_core::{BackendError, ErrorKind, Outcome};
 
-/// The ciphers of all connections.
+use crate::refusal::{UrlError, bad};
+
+/// The ciphers of all our connections.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
@@ -27,12 +30,120 @@ pub fn builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, BackendEr
 ///
 /// # Errors
 /// `Invalid`, if there are none; `parameter` is the one that names the file.
-pub fn believing(ca: Option<&Path>, parameter: &'static str) -> Result<ClientConfig, BackendError> {
+pub fn believing(
+    ca: Option<&Path>,
+    parameter: &'static str,
+    identity: Option<(&Path, &Path)>,
+) -> Result<ClientConfig, BackendError> {
     let roots = match ca {
         Some(path) => authorities(path, parameter)?,
         None => of_the_system(parameter)?,
     };
-    Ok(builder()?.with_root_certificates(roots).with_no_client_auth())
+    identified(builder()?.with_root_certificates(roots), identity)
+}
+
+/// Shows the certificate of the first file with the key of the second, both in PEM, to a server that asks.
+///
+/// # Errors
+/// `Invalid`, if one cannot be read, or they do not belong together.
+pub fn identified(
+    builder: ConfigBuilder<ClientConfig, WantsClientCert>,
+    identity: Option<(&Path, &Path)>,
+) -> Result<ClientConfig, BackendError> {
+    let Some((certificate, key)) = identity else { return Ok(builder.with_no_client_auth()) };
+    let unreadable = |what: &str, path: &Path| {
+        broken(format!("the file of {what} cannot be read")).with("file", path.display())
+    };
+    let no_chain = || unreadable("the client certificate", certificate);
+    let chain = CertificateDer::pem_file_iter(certificate).map_err(|error| no_chain().caused_by(error))?;
+    let chain = chain.collect::<Result<Vec<_>, _>>().map_err(|error| no_chain().caused_by(error))?;
+    if chain.is_empty() {
+        return Err(no_chain());
+    }
+    let no_key = |error| unreadable("the key of the client certificate", key).caused_by(error);
+    let key = PrivateKeyDer::from_pem_file(key).map_err(no_key)?;
+    let message = "the client certificate and its key do not fit together";
+    builder.with_client_auth_cert(chain, key).map_err(|error| broken(message).caused_by(error))
+}
+
+/// Two files that are needed together.
+///
+/// # Errors
+/// If only one is there.
+pub fn pair<'p>(
+    (cert_key, cert): (&str, Option<&'p Path>),
+    (key_key, key): (&str, Option<&'p Path>),
+) -> Result<Option<(&'p Path, &'p Path)>, UrlError> {
+    match (cert, key) {
+        (Some(cert), Some(key)) => Ok(Some((cert, key))),
+        (None, None) => Ok(None),
+        _ => Err(bad(format!("{cert_key}= and {key_key}= are needed together"))),
+    }
+}
+
+/// Why a handshake failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsFault {
+    /// No authority that we believe has signed the server's certificate.
+    UnknownAuthority,
+    /// The server's certificate is that of other names.
+    WrongName,
+    /// It is out of date, or not yet valid.
+    Expired,
+    /// The server wants a certificate of ours.
+    NoIdentity,
+    /// The server does not take ours.
+    IdentityRefused,
+}
+
+impl TlsFault {
+    /// From the words of an error and of its sources: drivers hand on no more.
+    pub fn of(words: &str) -> Option<Self> {
+        let has = |parts: &[&str]| parts.iter().any(|part| words.contains(part));
+        if has(&["alert: CertificateRequired", "alert: HandshakeFailure"]) {
+            Some(Self::NoIdentity)
+        } else if has(&[
+            "alert: UnknownCA",
+            "alert: BadCertificate",
+            "alert: CertificateUnknown",
+            "alert: CertificateExpired",
+            "alert: AccessDenied",
+            "alert: DecryptError",
+            "alert: UnsupportedCertificate",
+        ]) {
+            Some(Self::IdentityRefused)
+        } else if has(&["not valid for name", "NotValidForName"]) {
+            Some(Self::WrongName)
+        } else if has(&["certificate expired", "not valid yet", "Expired", "NotValidYet"]) {
+            Some(Self::Expired)
+        } else if has(&["invalid peer certificate", "UnknownIssuer"]) {
+            Some(Self::UnknownAuthority)
+        } else {
+            None
+        }
+    }
+
+    /// What is wrong and what to do, for people: with the names of the settings.
+    pub fn message(self, server: &str, ca: &str, name: &str, (cert, key): (&str, &str)) -> String {
+        match self {
+            Self::UnknownAuthority => {
+                format!(
+                    "the certificate of the {server} server is not trusted; name the file of its CA with {ca}="
+                )
+            }
+            Self::WrongName => format!("the certificate of the {server} server is for another name; {name}"),
+            Self::Expired => {
+                format!("the certificate of the {server} server is out of date, or a clock is wrong")
+            }
+            Self::NoIdentity => {
+                format!("the {server} server wants a client certificate; name it with {cert}= and {key}=")
+            }
+            Self::IdentityRefused => format!(
+                "the {server} server does not accept the client certificate that {cert}= names: another CA signed it, or \
+                 it is out of date"
+            ),
+        }
+    }
 }
 
 /// The authorities of a file in PEM.

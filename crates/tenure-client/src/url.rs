@@ -24,6 +24,8 @@ pub struct Form {
     pub example: &'static str,
     /// The settings after the `?`.
     pub settings: &'static [&'static str],
+    /// Other names of these settings, and which one each is.
+    pub aliases: &'static [(&'static str, &'static str)],
     /// Those of other programs.
     pub foreign: &'static [Foreign],
 }
@@ -73,7 +75,11 @@ impl Form {
             Some((login, hosts)) => (Some(read_login(login)?), hosts),
             None => (None, authority),
         };
-        let settings = settings(query, self.store, (self.settings, self.foreign))?;
+        let mut settings = settings(query, self.store, (self.settings, self.aliases, self.foreign))?;
+        let login = match settings.iter().position(|(key, _)| *key == PASSWORD_FILE) {
+            Some(at) => Some(with_file(login.unwrap_or_default(), &settings.swap_remove(at).1)?),
+            None => login,
+        };
         Ok(Url { scheme: known, login, settings, hosts, path, example: self.example })
     }
 }
@@ -110,6 +116,25 @@ impl Url<'_> {
     }
 }
 
+/// The setting of all stores with a login: a file that is read at each connect.
+pub const PASSWORD_FILE: &str = "password_file";
+
+fn with_file(login: Login, path: &str) -> Result<Login, UrlError> {
+    if login.password.is_some() {
+        return Err(bad("the URL has a password and password_file=; keep one"));
+    }
+    Ok(Login { password: Some(Secret::in_file(absolute(PASSWORD_FILE, path)?)), ..login })
+}
+
+/// The path of a file that is read later: by then the program may be in another directory.
+///
+/// # Errors
+/// If it is relative.
+pub fn absolute<'p>(key: &str, path: &'p str) -> Result<&'p Path, UrlError> {
+    let path = Path::new(path);
+    if path.is_absolute() { Ok(path) } else { Err(bad(format!("{key}= is the absolute path of a file"))) }
+}
+
 fn read_login(text: &str) -> Result<Login, UrlError> {
     let (user, password) = text.split_once(':').map_or((text, None), |(user, rest)| (user, Some(rest)));
     let user = Some(decode(user, "the user")?).filter(|user| !user.is_empty());
@@ -125,13 +150,14 @@ fn read_login(text: &str) -> Result<Login, UrlError> {
 pub fn settings(
     query: &str,
     store: &str,
-    (known, foreign): (&[&'static str], &[Foreign]),
+    (known, aliases, foreign): (&[&'static str], &[(&str, &str)], &[Foreign]),
 ) -> Result<Vec<(&'static str, String)>, UrlError> {
     let read = |(at, (key, value)): (usize, (&str, &str))| {
         // Only the value that is itself a URL may contain one.
         if key.contains('@') || (value.contains('@') && key != "listen") {
             return Err(stray());
         }
+        let key = aliases.iter().find(|(alias, _)| *alias == key).map_or(key, |(_, name)| *name);
         if let Some(foreign) = foreign.iter().find(|foreign| foreign.0 == key) {
             return foreign.check(value).map(|()| None);
         }
@@ -292,11 +318,24 @@ impl UrlWriter {
     pub fn new(scheme: &str, login: &Login, servers: &str) -> Self {
         let user = login.user.as_deref().map(encoded).unwrap_or_default();
         let login = match &login.password {
-            Some(password) => format!("{user}:{}@", encoded(password.expose())),
-            None if user.is_empty() => user,
-            None => format!("{user}@"),
+            Some(password) if password.word().is_some() => format!("{user}:{}@", encoded(password.expose())),
+            _ if user.is_empty() => user,
+            _ => format!("{user}@"),
         };
         Self { url: Ok(format!("{scheme}://{login}{servers}")), separator: '?' }
+    }
+
+    /// A password that is not in the login: the file that has it.
+    #[must_use]
+    pub fn secret(mut self, key: &str, secret: Option<&Secret>) -> Self {
+        match secret {
+            Some(secret) if secret.word().is_some() => self,
+            Some(secret) if secret.file().is_none() => {
+                self.url = self.url.and(Err(bad("a password that the program is asked for is in no URL")));
+                self
+            }
+            secret => self.file(key, secret.and_then(Secret::file)),
+        }
     }
 
     /// The path, without its first slash; none, if it is empty.
@@ -396,14 +435,18 @@ mod tests {
         let pairs: Vec<_> = parameters("a=1&&b&c=x=y").collect();
         assert_eq!(pairs, [("a", "1"), ("b", ""), ("c", "x=y")]);
         let read = |query| {
-            settings(query, "it", (&["a", "b", "listen"], &[Foreign("pool", &["1"], "leave it out")]))
+            settings(
+                query,
+                "it",
+                (&["a", "b", "listen"], &[("c", "b")], &[Foreign("pool", &["1"], "leave it out")]),
+            )
         };
         let listen = ("listen", "x://u@h".to_owned());
         assert_eq!(
             read("b=p%40%C3%BC&a&listen=x://u@h").unwrap(),
             [("b", "p@ü".into()), ("a", String::new()), listen]
         );
-        assert_eq!(read("pool=1&a=x").unwrap(), [("a", "x".into())]);
+        assert_eq!(read("pool=1&c=x").unwrap(), [("b", "x".into())]);
         let refused = |query| read(query).unwrap_err().to_string();
         assert_eq!(refused("a=%FF"), "a is not UTF-8");
         assert_eq!(refused("a=1&sesame=2"), "it does not know parameter 2 of the URL; it has a, b, listen");
@@ -472,7 +515,14 @@ mod tests {
         assert_eq!(written.finish().unwrap_err().to_string(), "the path of a file is not UTF-8");
     }
 
-    const FORM: Form = Form { store: "it", schemes: &["x", "xs"], example: "x://h/p", settings: &["a", "b"] };
+    const FORM: Form = Form {
+        store: "it",
+        schemes: &["x", "xs"],
+        example: "x://h/p",
+        settings: &["a", "b"],
+        aliases: &[],
+        foreign: &[],
+    };
 
     #[test]
     fn a_url_has_a_login_servers_a_path_and_settings() {

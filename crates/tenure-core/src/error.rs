@@ -59,6 +59,7 @@ struct Inner {
     message: String,
     context: Vec<(&'static str, String)>,
     retry_after: Option<Duration>,
+    was_denied: bool,
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
@@ -66,7 +67,15 @@ impl BackendError {
     /// A failure with a message for people: the cause and the remedy.
     pub fn new(kind: ErrorKind, outcome: Outcome, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self(Box::new(Inner { kind, outcome, message, context: Vec::new(), retry_after: None, source: None }))
+        Self(Box::new(Inner {
+            kind,
+            outcome,
+            message,
+            context: Vec::new(),
+            retry_after: None,
+            was_denied: false,
+            source: None,
+        }))
     }
 
     /// Adds where it happened: backend, file, node, lock. Never pass a secret.
@@ -95,6 +104,22 @@ impl BackendError {
     pub fn of_unknown_outcome(mut self) -> Self {
         self.0.outcome = Outcome::Unknown;
         self
+    }
+
+    /// A refusal by a store that accepted this process before, as while a password is being replaced: asked again, as one that
+    /// is unavailable.
+    #[must_use]
+    pub fn after_success(mut self) -> Self {
+        if self.0.kind == ErrorKind::Denied {
+            (self.0.kind, self.0.was_denied) = (ErrorKind::Unavailable, true);
+            self.0.message += "; it accepted this process before, so it is asked again";
+        }
+        self
+    }
+
+    /// True if the store refused the login or a right, also where it is asked again.
+    pub fn is_refusal(&self) -> bool {
+        self.0.was_denied || self.0.kind == ErrorKind::Denied
     }
 
     /// The kind of the failure.

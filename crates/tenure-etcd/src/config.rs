@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use tenure_client::{
     Login,
     durations::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT},
-    url::{Form, HostPort, UrlWriter, bad, check_ports, listed},
+    url::{Form, HostPort, PASSWORD_FILE, UrlWriter, bad, check_ports, listed},
 };
 
 /// Why settings are refused.
@@ -38,7 +38,8 @@ const FORM: Form = Form {
     store: "etcd",
     schemes: Config::SCHEMES,
     example: "etcd://127.0.0.1:2379",
-    settings: &["prefix", "connect_timeout", "response_timeout", "ca", "cert", "key"],
+    settings: &["prefix", "connect_timeout", "response_timeout", "ca", "cert", "key", PASSWORD_FILE],
+    aliases: &[],
     foreign: &[],
 };
 
@@ -123,6 +124,7 @@ impl Config {
             .file("ca", self.ca.as_deref())
             .file("cert", self.cert.as_deref())
             .file("key", self.key.as_deref())
+            .secret(PASSWORD_FILE, self.login.as_ref().and_then(|login| login.password.as_ref()))
             .finish()
     }
 

@@ -25,6 +25,8 @@ pub(crate) enum MemberRetry {
 /// A request that failed, seen from outside.
 pub(crate) fn asked(place: &str, error: Error) -> (MemberRetry, BackendError) {
     let (retry, kind, outcome, message) = judge(&error);
+    // A password that was replaced ends the session of its user; a new connection has the new one.
+    let retry = if message == NOT_YOU { MemberRetry::Same } else { retry };
     (retry, BackendError::new(kind, outcome, message).with("etcd", place).caused_by(error))
 }
 

@@ -52,7 +52,11 @@ impl Members {
             let (for_config, to, clock) = (config.clone(), address.clone(), host.clone());
             let open =
                 move || Box::pin(in_time(open(for_config.clone(), to.clone()), clock.clone(), patience)) as _;
-            MemberChannel { address, channels: Connections::new(host.clone(), open) }
+            MemberChannel {
+                address,
+                channels: Connections::new(host.clone(), open)
+                    .easing(|(retry, error)| (retry, error.after_success())),
+            }
         };
         let members = config.members.iter().map(member).collect();
         let (current, is_known) = (watch::Sender::new(0), AtomicBool::new(false));
@@ -579,7 +583,7 @@ fn options(config: &Config) -> Result<ConnectOptions, BackendError> {
         .with_keep_alive_while_idle(true)
         .with_auto_token_refresh(true);
     if let Some((user, password)) = config.login.as_ref().and_then(|login| login.whole().ok()) {
-        options = options.with_user(user, password.expose());
+        options = options.with_user(user, password.now()?);
     }
     match &config.ca {
         Some(ca) if config.tls => Ok(options.with_tls(tls_options(ca, config)?)),

@@ -8,7 +8,7 @@ use std::{
 use tenure_client::{
     Login, Secret,
     durations::{CLAIM_TTL, CONNECT_TIMEOUT},
-    url::{Foreign, Form, HostPort, UrlWriter, Words, bad, check_ports, listed, shown, some},
+    url::{Foreign, Form, HostPort, PASSWORD_FILE, UrlWriter, Words, bad, check_ports, listed, shown, some},
 };
 use tenure_ledger::Rules;
 
@@ -72,7 +72,9 @@ const FORM: Form = Form {
         "ssl-key",
         "socket",
         "one_writer",
+        PASSWORD_FILE,
     ],
+    aliases: &[],
     foreign: FOREIGN,
 };
 
@@ -218,6 +220,7 @@ impl Config {
             .set("one_writer", self.one_writer.then_some("yes"))
             .duration(CLAIM_TTL, self.rules.claim_ttl, plain.rules.claim_ttl)
             .duration(CONNECT_TIMEOUT, self.connect_timeout, plain.connect_timeout)
+            .secret(PASSWORD_FILE, self.login.password.as_ref())
             .finish()
     }
 

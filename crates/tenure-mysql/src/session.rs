@@ -2,6 +2,7 @@
 //! connection that has looked at its server and at the table.
 
 use std::{
+    borrow::Cow,
     sync::{Arc, Mutex, atomic::AtomicBool},
     time::Duration,
 };
@@ -11,7 +12,7 @@ use mysql_async::{
 };
 use rustls::{CertificateError, crypto::CryptoProvider};
 use tenure_cas::CellError;
-use tenure_client::{Connections, End, Link, StallDetector, tls};
+use tenure_client::{Connections, End, Link, Secret, StallDetector, tls};
 use tenure_core::{BackendError, ErrorKind, Host, Notifier, Outcome, locked};
 use tokio::sync::{mpsc, oneshot};
 
@@ -44,6 +45,7 @@ impl Shared {
     pub(crate) fn sessions(self: &Arc<Self>) -> Connections<Session> {
         let shared = self.clone();
         Connections::new(self.host.clone(), move || Box::pin(shared.clone().open()))
+            .easing(BackendError::after_success)
     }
 
     /// Connects to the first server that answers, and that takes writes if there are several.
@@ -278,7 +280,7 @@ async fn connect(config: &Config, server: &Server, name: &str) -> Result<Conn, B
     };
     let failed = |error| error::connecting(name, error);
     if mode == TlsMode::Disabled {
-        return log_in(options(config, server, None)).await.map_err(failed);
+        return log_in(options(config, server, None)?).await.map_err(failed);
     }
     // The driver takes the provider of the process; one that the program has chosen stays.
     if CryptoProvider::get_default().is_none() {
@@ -286,14 +288,14 @@ async fn connect(config: &Config, server: &Server, name: &str) -> Result<Conn, B
         let _ = (*tls::provider()).clone().install_default();
     }
     let trusted = trust(config, mode)?;
-    match log_in(options(config, server, Some(trusted.clone()))).await {
+    match log_in(options(config, server, Some(trusted.clone()))?).await {
         Err(Error::Driver(DriverError::NoClientSslFlagFromServer)) if mode == TlsMode::Preferred => {
-            log_in(options(config, server, None)).await.map_err(failed)
+            log_in(options(config, server, None)?).await.map_err(failed)
         }
         Err(error) if mode == TlsMode::VerifyCa => match other_name(&error) {
             Some(name) => {
                 let named = trusted.with_danger_tls_hostname_override(Some(name));
-                log_in(options(config, server, Some(named))).await.map_err(failed)
+                log_in(options(config, server, Some(named))?).await.map_err(failed)
             }
             None => Err(failed(error)),
         },
@@ -325,10 +327,11 @@ fn other_name(error: &Error) -> Option<String> {
     Some(name.trim_matches(['"', ')']).replace('*', "any"))
 }
 
-fn options(config: &Config, server: &Server, tls: Option<SslOpts>) -> Opts {
+fn options(config: &Config, server: &Server, tls: Option<SslOpts>) -> Result<Opts, BackendError> {
+    let password = config.login.password.as_ref().map(Secret::now).transpose()?;
     let builder = OptsBuilder::default()
         .user(config.login.user.clone())
-        .pass(config.login.password.as_ref().map(|password| password.expose().to_owned()))
+        .pass(password.map(Cow::into_owned))
         .db_name(config.database.clone())
         .ssl_opts(tls)
         .prefer_socket(false)
@@ -338,11 +341,11 @@ fn options(config: &Config, server: &Server, tls: Option<SslOpts>) -> Opts {
         // Known here, so that no connection asks for them.
         .max_allowed_packet(Some(PACKET_MAX))
         .wait_timeout(Some(0));
-    match server {
+    let builder = match server {
         Server::Host((host, port)) => builder.ip_or_hostname(host.clone()).tcp_port(*port),
         Server::Socket(path) => builder.socket(Some(path.to_string_lossy())),
-    }
-    .into()
+    };
+    Ok(builder.into())
 }
 
 /// Which servers are believed.

@@ -9,8 +9,10 @@ use std::{
 use tenure_client::{
     Login, Secret,
     durations::{CLAIM_TTL, CONNECT_TIMEOUT},
+    tls::pair,
     url::{
-        Foreign, Form, NamedHost, UrlWriter, Words, bad, check_ports, encoded, named_host, port, shown, some,
+        Foreign, Form, NamedHost, PASSWORD_FILE, UrlWriter, Words, bad, check_ports, encoded, named_host,
+        port, shown, some,
     },
 };
 use tenure_ledger::Rules;
@@ -37,6 +39,10 @@ pub struct Config {
     pub tls: Option<TlsMode>,
     /// The certificate of the authority that signed the server's; `system` stands for those that this machine trusts.
     pub ca: Option<PathBuf>,
+    /// Our own certificate, where the server wants to see one.
+    pub cert: Option<PathBuf>,
+    /// The key of our certificate.
+    pub key: Option<PathBuf>,
     /// Whether the login is bound to the channel of TLS.
     pub channel_binding: ChannelBinding,
     /// A file with passwords, one line for each `host:port:database:user:password`, as libpq reads it at each connect.
@@ -108,8 +114,11 @@ const FORM: Form = Form {
         "connect_timeout",
         "sslmode",
         "sslrootcert",
+        "sslcert",
+        "sslkey",
         "channel_binding",
         "passfile",
+        PASSWORD_FILE,
         "application_name",
         "target_session_attrs",
         "options",
@@ -119,6 +128,7 @@ const FORM: Form = Form {
         "password",
         "dbname",
     ],
+    aliases: &[("cert", "sslcert"), ("key", "sslkey")],
     foreign: FOREIGN,
 };
 
@@ -238,6 +248,8 @@ impl Config {
             application: "tenure".into(),
             tls: None,
             ca: None,
+            cert: None,
+            key: None,
             channel_binding: ChannelBinding::Prefer,
             passfile: None,
             must_write: false,
@@ -269,6 +281,8 @@ impl Config {
                 return Err(bad("sslmode=no-verify is node-postgres's word for sslmode=require; write that"));
             }
             "sslmode" => self.tls = Some(TLS.read(&value)?),
+            "sslcert" => self.cert = some(value).map(PathBuf::from),
+            "sslkey" => self.key = some(value).map(PathBuf::from),
             "channel_binding" => self.channel_binding = BINDING.read(&value)?,
             "passfile" => self.passfile = some(value).map(PathBuf::from),
             "sslrootcert" => self.ca = some(value).map(PathBuf::from),
@@ -317,6 +331,9 @@ impl Config {
     pub fn validate(&self) -> Result<(), ConfigError> {
         use TlsMode::{Disable, Prefer, VerifyCa, VerifyFull};
         check_ports(self.hosts.iter().filter_map(|(_, port)| *port).chain([self.port]))?;
+        if self.identity()?.is_some() && self.tls == Some(Disable) {
+            return Err(bad("sslcert= is for TLS, which sslmode=disable turns off"));
+        }
         match (self.tls, &self.ca) {
             (Some(Disable), Some(_)) => {
                 return Err(bad("sslrootcert= is for TLS, which sslmode=disable turns off"));
@@ -381,6 +398,8 @@ impl Config {
             .set("port", ports.as_deref())
             .set("sslmode", self.tls.and_then(|mode| TLS.word(mode)))
             .file("sslrootcert", self.ca.as_deref())
+            .file("sslcert", self.cert.as_deref())
+            .file("sslkey", self.key.as_deref())
             .set(
                 "channel_binding",
                 BINDING.word(self.channel_binding).filter(|_| self.channel_binding != plain.channel_binding),
@@ -393,6 +412,7 @@ impl Config {
             .set("listen", listen.as_deref())
             .duration(CLAIM_TTL, self.rules.claim_ttl, plain.rules.claim_ttl)
             .duration(CONNECT_TIMEOUT, self.connect_timeout, plain.connect_timeout)
+            .secret(PASSWORD_FILE, self.login.password.as_ref())
             .finish()
     }
 
@@ -416,6 +436,11 @@ impl Config {
             (None | Some(TlsMode::Require), Some(_)) => TlsMode::VerifyCa,
             (mode, _) => mode.unwrap_or(TlsMode::Prefer),
         }
+    }
+
+    /// Our certificate and its key.
+    pub(crate) fn identity(&self) -> Result<Option<(&Path, &Path)>, ConfigError> {
+        pair(("sslcert", self.cert.as_deref()), ("sslkey", self.key.as_deref()))
     }
 
     /// The file of the CA.
@@ -568,6 +593,8 @@ mod tests {
             ("postgres://h/d?nope=1", "does not know parameter 1"),
             ("postgres://h/d?schema=app", "write table=SCHEMA.tenure_lock"),
             ("postgres://h/d?gssencmode=require", "gssencmode= of the URL is not honoured"),
+            ("postgres://h/d?sslcert=/c", "needed together"),
+            ("postgres://h/d?cert=/c&key=/k&sslmode=disable", "sslcert= is for TLS"),
             ("postgres://h/d?service=x", "service= of the URL"),
             ("postgres://h/d?sslmode=no-verify", "sslmode=require"),
             ("postgres://h/d?channel_binding=x", "channel_binding= is"),

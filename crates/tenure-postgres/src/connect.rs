@@ -58,7 +58,7 @@ pub(crate) async fn open(
     let socket = socket(place, stall).await.map_err(unreachable)?;
     let own_end = socket.own_end();
     let failed = |error| error::connecting(&place.to_string(), error);
-    let settings = settings(config, place);
+    let settings = settings(config, place)?;
     let (client, driver) = if settings.get_ssl_mode() == SslMode::Disable {
         let (client, connection) = settings.connect_raw(socket, NoTls).await.map_err(failed)?;
         (client, driver(connection))
@@ -79,7 +79,7 @@ pub(crate) async fn cancel(
 ) -> Result<(), BackendError> {
     let unreachable = |error| error::unreachable(&place.to_string(), error);
     let socket = socket(place, stall).await.map_err(unreachable)?;
-    let sent = if settings(config, place).get_ssl_mode() == SslMode::Disable {
+    let sent = if settings(config, place)?.get_ssl_mode() == SslMode::Disable {
         token.cancel_query_raw(socket, NoTls).await
     } else {
         token.cancel_query_raw(socket, handshake(config, place)?).await
@@ -107,7 +107,7 @@ where
     Box::new(move |cx| connection.poll_message(cx))
 }
 
-fn settings(config: &Config, place: &PgServer) -> tokio_postgres::Config {
+fn settings(config: &Config, place: &PgServer) -> Result<tokio_postgres::Config, BackendError> {
     let mut settings = tokio_postgres::Config::new();
     settings.application_name(&config.application);
     // As libpq: a socket of the same machine needs no TLS.
@@ -125,7 +125,7 @@ fn settings(config: &Config, place: &PgServer) -> tokio_postgres::Config {
         ChannelBinding::Require => config::ChannelBinding::Require,
     });
     if let Some(password) = &config.login.password {
-        settings.password(password.expose());
+        settings.password(&*password.now()?);
     } else if let Some(password) = config.passfile.as_deref().and_then(|file| passfile(file, config, place)) {
         settings.password(password);
     }
@@ -135,7 +135,7 @@ fn settings(config: &Config, place: &PgServer) -> tokio_postgres::Config {
     if let Some(options) = &config.options {
         settings.options(options.expose());
     }
-    settings
+    Ok(settings)
 }
 
 /// The password of the first line of a file of passwords that fits. As libpq: a file that is not there, or that others may
@@ -186,13 +186,14 @@ pub(crate) async fn heard(driver: &mut Driver) -> Option<AsyncMessage> {
 
 /// How to speak TLS with the servers of this configuration.
 fn connector(config: &Config) -> Result<MakeRustlsConnect, BackendError> {
+    let identity = config.identity().map_err(error::unusable)?;
     let lenient = |roots: Option<RootCertStore>| {
         let verifier = Arc::new(Lenient { roots, provider: tls::provider() });
         let builder = tls::builder()?.dangerous().with_custom_certificate_verifier(verifier);
-        Ok::<_, BackendError>(builder.with_no_client_auth())
+        tls::identified(builder, identity)
     };
     let settings = match config.tls_mode() {
-        TlsMode::VerifyFull => tls::believing(config.root_cert(), "sslrootcert")?,
+        TlsMode::VerifyFull => tls::believing(config.root_cert(), "sslrootcert", identity)?,
         TlsMode::VerifyCa => lenient(Some(roots(config)?))?,
         TlsMode::Disable | TlsMode::Prefer | TlsMode::Require => lenient(None)?,
     };

@@ -3,6 +3,7 @@
 use std::error::Error as _;
 
 use tenure_cas::{CellError, VerbError};
+use tenure_client::{tls::TlsFault, url::UrlError};
 use tenure_core::{
     BackendError,
     ErrorKind::{self, Corrupt, Denied, Invalid, Throttled, Unavailable},
@@ -56,11 +57,37 @@ pub(crate) fn asked(place: &str, error: Error) -> CellError {
 
 /// A connection that could not be made: nothing was asked.
 pub(crate) fn connecting(place: &str, error: Error) -> BackendError {
+    let words = words(&error);
+    if let Some(fault) = TlsFault::of(&words) {
+        let message =
+            fault.message("PostgreSQL", "sslrootcert", "write that name as the host", ("sslcert", "sslkey"));
+        return refused(place, Denied, message).caused_by(error);
+    }
+    // Both have the code of a wrong password.
+    if words.contains("client certificate") {
+        let message = TlsFault::NoIdentity.message("PostgreSQL", "sslrootcert", "", ("sslcert", "sslkey"));
+        return refused(place, Denied, message).caused_by(error);
+    }
+    if words.contains("certificate authentication failed") {
+        let message =
+            "the client certificate that sslcert= names is for another user of the PostgreSQL server";
+        return refused(place, Denied, message).caused_by(error);
+    }
     let (kind, message) = match error.code().map(judge) {
         Some(verdict) => verdict.unwrap_or((Unavailable, "the PostgreSQL server refuses the connection")),
-        None => judge_handshake(&error),
+        None => judge_handshake(&words),
     };
     BackendError::new(kind, Outcome::NotApplied, message).with("postgres", place).caused_by(error)
+}
+
+fn words(error: &Error) -> String {
+    std::iter::successors(error.source(), |source| (*source).source())
+        .fold(error.to_string(), |words, source| format!("{words}: {source}"))
+}
+
+/// Settings that were not checked.
+pub(crate) fn unusable(error: UrlError) -> BackendError {
+    BackendError::new(Invalid, Outcome::NotApplied, error.to_string())
 }
 
 pub(crate) fn unreachable(place: &str, error: std::io::Error) -> BackendError {
@@ -215,15 +242,7 @@ fn judge(code: &SqlState) -> Option<KindAndMessage> {
 }
 
 /// The driver has no name for these, but its words are fixed.
-fn judge_handshake(error: &Error) -> KindAndMessage {
-    let words = std::iter::successors(error.source(), |source| (*source).source())
-        .fold(error.to_string(), |words, source| format!("{words}: {source}"));
-    if words.contains("certificate") {
-        return (
-            Denied,
-            "the certificate of the PostgreSQL server is not trusted; name the file of its CA with sslrootcert=",
-        );
-    }
+fn judge_handshake(words: &str) -> KindAndMessage {
     if words.contains("does not support TLS") {
         return (Invalid, "the PostgreSQL server does not speak TLS, which sslmode= demands");
     }

@@ -56,6 +56,7 @@ impl SessionSource {
         let birth = SessionOpener(shared.clone(), channels.clone(), config);
         let (host, one) = (shared.host.clone(), birth.clone());
         let connections = Connections::new(host, move || Box::pin(one.clone().open()));
+        let connections = connections.easing(BackendError::after_success);
         Self { shared, birth, connections }
     }
 

@@ -393,3 +393,41 @@ async fn a_server_is_reached_over_its_socket() {
     let findings = a.backend.diagnose().await.unwrap();
     assert!(!findings.iter().any(|finding| finding.what.contains("no hints")), "{findings:?}");
 }
+
+/// `clientcert=verify-full`: the certificate is one that the server's CA signed, and names the user.
+#[tokio::test]
+async fn a_server_that_wants_a_certificate_is_shown_one() {
+    let (ours, theirs) = (Certificates::new(), Certificates::new());
+    let server = Recipe::new().tls(&ours).start();
+    let ca = ours.ca_file().display().to_string();
+    server.psql("CREATE ROLE \"tenure-test-client\" LOGIN SUPERUSER");
+    server.psql("CREATE ROLE another LOGIN SUPERUSER");
+    let authority = std::fs::read(ours.ca_file()).unwrap();
+    std::fs::write(server.data().join("root.crt"), authority).unwrap();
+    server.psql("ALTER SYSTEM SET ssl_ca_file = 'root.crt'");
+    let hba = "local all all trust\nhostssl all all 127.0.0.1/32 trust clientcert=verify-full\n";
+    std::fs::write(server.data().join("pg_hba.conf"), hba).unwrap();
+    server.psql("SELECT pg_reload_conf()");
+    let url = |user: &str, query: &str| {
+        let (address, mode) = (server.address(), "sslmode=verify-full");
+        format!("postgres://{user}@{address}/tenure?{mode}&sslrootcert={ca}{query}")
+    };
+    let shows = |certificates: &Certificates, names: [&str; 2]| {
+        let (cert, key) = certificates.client();
+        format!("&{}={}&{}={}", names[0], cert.display(), names[1], key.display())
+    };
+    let right = shows(&ours, ["sslcert", "sslkey"]);
+    let holder = player(&url("tenure-test-client", &right), "job");
+    let grant = stage::enter_in_time(&holder).await;
+    holder.renew(&grant).await;
+    let waiter = player(&url("tenure-test-client", &shows(&ours, ["cert", "key"])), "job");
+    waiter.queue_behind(0).await;
+    holder.leave().await;
+    stage::enter_in_time(&waiter).await;
+    let denied = ErrorKind::Denied;
+    refused_as(&url("tenure-test-client", ""), denied, "wants a client certificate; name it with sslcert=")
+        .await;
+    let wrong = shows(&theirs, ["sslcert", "sslkey"]);
+    refused_as(&url("tenure-test-client", &wrong), denied, "does not accept the client certificate").await;
+    refused_as(&url("another", &right), denied, "is for another user").await;
+}

@@ -13,7 +13,7 @@ use tenure_core::{BackendError, Host};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 
-use crate::config::Config;
+use crate::{config::Config, error};
 
 /// Where one server is.
 #[derive(Clone)]
@@ -25,20 +25,24 @@ pub(crate) enum ServerAddress {
 /// The way to one server: where it is, how it is spoken to, and as whom.
 pub(crate) struct ServerRoute {
     pub(crate) address: ServerAddress,
-    pub(crate) tls: Option<TlsConnector>,
+    pub(crate) tls: Option<ServerTls>,
     pub(crate) login: RedisConnectionInfo,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
 }
 
+/// How the servers of this configuration are believed, and by which name if not by that of the host.
+#[derive(Clone)]
+pub(crate) struct ServerTls(TlsConnector, Option<String>);
+
 /// How the servers of this configuration are believed, if TLS is spoken.
-pub(crate) fn connector(config: &Config) -> Result<Option<TlsConnector>, BackendError> {
+pub(crate) fn connector(config: &Config) -> Result<Option<ServerTls>, BackendError> {
     if !config.tls {
         return Ok(None);
     }
-    let settings = tls::believing(config.ca.as_deref(), "ca")?;
-    Ok(Some(TlsConnector::from(Arc::new(settings))))
+    let settings = tls::believing(config.ca.as_deref(), "ca", config.identity().map_err(error::unusable)?)?;
+    Ok(Some(ServerTls(TlsConnector::from(Arc::new(settings)), config.tls_name.clone())))
 }
 
 impl ServerRoute {
@@ -100,21 +104,24 @@ impl ServerRoute {
             ServerAddress::Socket(path) => return Ok(Box::new(Socket::unix(path, stall).await?)),
         };
         let socket = Socket::tcp(host, port, stall).await?;
-        let Some(tls) = &self.tls else { return Ok(Box::new(socket)) };
-        let name = ServerName::try_from(host.clone()).map_err(|_| nameless())?;
+        let Some(ServerTls(tls, name)) = &self.tls else { return Ok(Box::new(socket)) };
+        let name = ServerName::try_from(name.as_ref().unwrap_or(host).clone()).map_err(|_| nameless())?;
         Ok(Box::new(tls.connect(name, socket).await?))
     }
 }
 
 /// The same, with this user and password.
-pub(crate) fn logged_in(mut info: RedisConnectionInfo, login: &Login) -> RedisConnectionInfo {
+pub(crate) fn logged_in(
+    mut info: RedisConnectionInfo,
+    login: &Login,
+) -> Result<RedisConnectionInfo, BackendError> {
     if let Some(user) = &login.user {
         info = info.set_username(user);
     }
     if let Some(password) = &login.password {
-        info = info.set_password(password.expose());
+        info = info.set_password(&*password.now()?);
     }
-    info
+    Ok(info)
 }
 
 fn nameless() -> RedisError {

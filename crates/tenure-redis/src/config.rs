@@ -1,11 +1,18 @@
 //! `Config`: which servers, how to reach them, and the settings that all clients must share.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use tenure_client::{
     Login, Secret,
     durations::{CLAIM_TTL, CONNECT_TIMEOUT, MAX_TTL, RESPONSE_TIMEOUT, RETRY_MAX},
-    url::{Foreign, Form, HostPort, Url, UrlWriter, Words, bad, check_ports, listed, path_text, shown, some},
+    tls::pair,
+    url::{
+        Foreign, Form, HostPort, PASSWORD_FILE, Url, UrlWriter, Words, absolute, bad, check_ports, listed,
+        named_host, path_text, shown, some,
+    },
 };
 use tenure_core::Timing;
 
@@ -23,6 +30,14 @@ pub struct Config {
     pub tls: bool,
     /// The certificate of the authority that signed the server's. Default: those that this machine trusts.
     pub ca: Option<PathBuf>,
+    /// Our own certificate, where servers want to see one.
+    pub cert: Option<PathBuf>,
+    /// The key of our certificate.
+    pub cert_key: Option<PathBuf>,
+    /// The name that the certificates of the servers are for, where it is not that of the host.
+    pub tls_name: Option<String>,
+    /// Addresses that Sentinels name, and where they are reached from here.
+    pub map: Vec<(HostPort, HostPort)>,
     /// User and password.
     pub login: Login,
     /// For the Sentinels themselves.
@@ -89,12 +104,25 @@ const FORM: Form = Form {
         "connect_timeout",
         "response_timeout",
         "retry_max",
+        PASSWORD_FILE,
         "ca",
+        "cert",
+        "cert_key",
+        "tls_name",
+        "map",
         "protocol",
         "db",
         "master",
         "sentinel_user",
         "sentinel_password",
+        "sentinel_password_file",
+    ],
+    aliases: &[
+        ("ssl_ca_certs", "ca"),
+        ("ssl_certfile", "cert"),
+        ("ssl_keyfile", "cert_key"),
+        ("sslcert", "cert"),
+        ("sslkey", "cert_key"),
     ],
     foreign: FOREIGN,
 };
@@ -107,9 +135,6 @@ const FOREIGN: &[Foreign] = &[
         "over TLS the certificate is checked; name its CA with ca=",
     ),
     Foreign("ssl_check_hostname", &["true", "1"], "over TLS the name is checked; name the CA with ca="),
-    Foreign("ssl_ca_certs", &[], "write ca="),
-    Foreign("ssl_certfile", &[], "write cert="),
-    Foreign("ssl_keyfile", &[], "write key="),
     Foreign("ssl", &["false"], "begin the URL with rediss://"),
     Foreign("tls", &["false"], "begin the URL with rediss://"),
     Foreign("timeout", &[], "write connect_timeout= and response_timeout="),
@@ -174,6 +199,10 @@ impl Config {
             topology,
             tls: false,
             ca: None,
+            cert: None,
+            cert_key: None,
+            tls_name: None,
+            map: Vec::new(),
             login: Login::default(),
             sentinel_login: Login::default(),
             db: 0,
@@ -217,6 +246,8 @@ impl Config {
 
     fn set(&mut self, key: &'static str, value: String) -> Result<(), ConfigError> {
         match key {
+            // A template has a %s, and a key of a certificate is a file.
+            "key" if value.starts_with('/') && !value.contains("%s") => self.cert_key = Some(value.into()),
             "key" => self.key = value,
             "guard" => self.guard = GUARD.read(&value)?,
             "max_ttl" => self.guarded_ttl = MAX_TTL.read(&value)?,
@@ -225,6 +256,10 @@ impl Config {
             "response_timeout" => self.response_timeout = RESPONSE_TIMEOUT.read(&value)?,
             "retry_max" => self.retry_max = RETRY_MAX.read(&value)?,
             "ca" => self.ca = Some(value.into()),
+            "cert" => self.cert = Some(value.into()),
+            "cert_key" => self.cert_key = Some(value.into()),
+            "tls_name" => self.tls_name = some(value),
+            "map" => self.map = read_map(&value)?,
             "protocol" => {
                 self.resp3 = match value.as_str() {
                     "3" => true,
@@ -234,6 +269,9 @@ impl Config {
             }
             "db" => self.db = parse_db(&value)?,
             "sentinel_user" => self.sentinel_login.user = some(value),
+            "sentinel_password_file" => {
+                self.sentinel_login.password = Some(Secret::in_file(absolute(key, &value)?));
+            }
             "sentinel_password" => self.sentinel_login.password = Some(value.into()),
             _ => match &mut self.topology {
                 Topology::Sentinel { master, .. } => *master = value,
@@ -247,9 +285,23 @@ impl Config {
     /// [`ConfigError`] names the setting that is wrong, and never a password.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.scheme()?;
-        if self.ca.is_some() && !self.tls {
-            return Err(bad("ca= is for TLS: begin the URL with rediss"));
+        let for_tls = [
+            ("ca", self.ca.is_some()),
+            ("cert", self.cert.is_some()),
+            ("cert_key", self.cert_key.is_some()),
+            ("tls_name", self.tls_name.is_some()),
+        ];
+        if let Some((key, _)) = for_tls.into_iter().find(|(_, is_said)| *is_said && !self.tls) {
+            return Err(bad(format!("{key}= is for TLS: begin the URL with rediss")));
         }
+        self.identity()?;
+        if self.is_cluster() && self.tls_name.is_some() {
+            return Err(bad("tls_name= is not for a Cluster: its nodes have the names that they announce"));
+        }
+        if !self.map.is_empty() && !matches!(self.topology, Topology::Sentinel { .. }) {
+            return Err(bad("map= is for redis-sentinel://"));
+        }
+        check_ports(self.map.iter().flat_map(|(inner, outer)| [inner.1, outer.1]))?;
         match &self.topology {
             Topology::Host(_, port) => check_ports([*port])?,
             Topology::Socket(path) if !path.is_absolute() => {
@@ -302,8 +354,13 @@ impl Config {
             .path(path)
             .set("master", master)
             .set("sentinel_user", self.sentinel_login.user.as_deref())
-            .set("sentinel_password", self.sentinel_login.password.as_ref().map(Secret::expose))
+            .set("sentinel_password", self.sentinel_login.password.as_ref().and_then(Secret::word))
+            .secret("sentinel_password_file", self.sentinel_login.password.as_ref())
             .file("ca", self.ca.as_deref())
+            .file("cert", self.cert.as_deref())
+            .file("cert_key", self.cert_key.as_deref())
+            .set("tls_name", self.tls_name.as_deref())
+            .set("map", (!self.map.is_empty()).then(|| written_map(&self.map)).as_deref())
             .set("db", (self.db != 0).then(|| self.db.to_string()).as_deref())
             .set("key", (self.key != plain.key).then_some(&self.key))
             .set("guard", GUARD.word(self.guard).filter(|_| self.guard != plain.guard))
@@ -313,6 +370,7 @@ impl Config {
             .duration(CONNECT_TIMEOUT, self.connect_timeout, plain.connect_timeout)
             .duration(RESPONSE_TIMEOUT, self.response_timeout, plain.response_timeout)
             .duration(RETRY_MAX, self.retry_max, plain.retry_max)
+            .secret(PASSWORD_FILE, self.login.password.as_ref())
             .finish()
     }
 
@@ -329,6 +387,18 @@ impl Config {
                 return Err(bad("a socket on this machine is not reached over TLS"));
             }
         })
+    }
+
+    /// Our certificate and its key.
+    pub(crate) fn identity(&self) -> Result<Option<(&Path, &Path)>, ConfigError> {
+        pair(("cert", self.cert.as_deref()), ("cert_key", self.cert_key.as_deref()))
+    }
+
+    /// Where an address is reached that a Sentinel named.
+    pub(crate) fn mapped(&self, host: String, port: u16) -> HostPort {
+        let inner = (host, port);
+        let outer = self.map.iter().find(|(named, _)| *named == inner);
+        outer.map_or(inner, |(_, outer)| outer.clone())
     }
 
     /// The port of all servers.
@@ -403,6 +473,25 @@ impl Topology {
     }
 }
 
+/// Pairs of `inner:port,outer:port`, with commas between.
+fn read_map(text: &str) -> Result<Vec<(HostPort, HostPort)>, ConfigError> {
+    let bad_map = || bad("map= is pairs of addresses, as in map=10.0.0.5:6379,gateway.example:7005");
+    let address = |text| match named_host(text, "redis://h") {
+        Ok((host, Some(port))) => Ok((host, port)),
+        _ => Err(bad_map()),
+    };
+    let addresses = text.split(',').map(address).collect::<Result<Vec<_>, _>>()?;
+    if addresses.len() % 2 == 1 {
+        return Err(bad_map());
+    }
+    Ok(addresses.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())
+}
+
+fn written_map(map: &[(HostPort, HostPort)]) -> String {
+    let pair = |(inner, outer): &(HostPort, HostPort)| format!("{},{}", shown(inner), shown(outer));
+    map.iter().map(pair).collect::<Vec<_>>().join(",")
+}
+
 fn parse_db(text: &str) -> Result<i64, ConfigError> {
     text.parse()
         .ok()
@@ -439,6 +528,10 @@ mod tests {
         for socket in ["unix:///run/r.sock?db=1", "redis+socket:///run/r.sock?db=1"] {
             assert_eq!(read(socket), read("redis+unix:///run/r.sock?db=1"));
         }
+        assert_eq!(read("rediss://h?cert=/c&key=/k"), read("rediss://h?ssl_certfile=/c&ssl_keyfile=/k"));
+        let mapped = read("redis-sentinel://a?master=m&map=10.0.0.5:6379,gate:7005");
+        assert_eq!(mapped.mapped("10.0.0.5".into(), 6379), ("gate".into(), 7005));
+        assert_eq!(mapped.mapped("10.0.0.6".into(), 6379), ("10.0.0.6".into(), 6379));
         assert_eq!(read("valkeys://h?decode_responses=True"), read("rediss://h?ssl_cert_reqs=required"));
         let sentinels = vec![("a".into(), 26379), ("b".into(), 5)];
         assert_eq!(
@@ -473,7 +566,11 @@ mod tests {
             ("redis+unix://x", "needs a path"),
             ("redis:///run/r.sock", "redis+unix:///run/redis.sock"),
             ("rediss://h?ssl_cert_reqs=none", "ssl_cert_reqs= of the URL is not honoured"),
-            ("redis://h?ssl_ca_certs=/ca", "write ca="),
+            ("rediss://h?cert=/c", "needed together"),
+            ("redis://h?cert=/c&cert_key=/k", "is for TLS"),
+            ("redis://h?map=a:1,b:2", "map= is for redis-sentinel"),
+            ("redis-sentinel://h?master=m&map=a:1", "map= is"),
+            ("rediss-cluster://h?tls_name=x", "tls_name= is not for a Cluster"),
             ("ftp://x", "unknown scheme"),
         ];
         for (url, part) in cases {

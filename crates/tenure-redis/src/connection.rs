@@ -5,12 +5,13 @@
 use std::{
     collections::HashMap,
     fs,
+    path::Path,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use redis::{
-    Arg, AsyncConnectionConfig, Cmd, ConnectionAddr, ProtocolVersion, PushInfo, PushKind,
+    Arg, AsyncConnectionConfig, ClientTlsConfig, Cmd, ConnectionAddr, ProtocolVersion, PushInfo, PushKind,
     RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode, Value,
     aio::{MultiplexedConnection, PubSubStream},
     cluster::ClusterClientBuilder,
@@ -192,19 +193,22 @@ pub(crate) async fn open(
         Topology::Sentinel { .. } => {
             let found = sentinel::survey(config, &shared.host).await?;
             let master = locked(&shared.newest).of(shared.host.now(), found);
-            ServerAddress::Host(master.host, master.port)
+            let (host, port) = config.mapped(master.host, master.port);
+            ServerAddress::Host(host, port)
         }
         Topology::Socket(path) => ServerAddress::Socket(path.clone()),
         Topology::Host(host, port) => ServerAddress::Host(host.clone(), *port),
     };
     let tls = connector(config)?;
-    let way = |resp3| ServerRoute {
-        address: address.clone(),
-        tls: tls.clone(),
-        login: login(config, resp3),
-        host: shared.host.clone(),
-        connect_timeout: config.connect_timeout,
-        response_timeout: config.response_timeout,
+    let way = |resp3| {
+        Ok::<_, BackendError>(ServerRoute {
+            address: address.clone(),
+            tls: tls.clone(),
+            login: login(config, resp3)?,
+            host: shared.host.clone(),
+            connect_timeout: config.connect_timeout,
+            response_timeout: config.response_timeout,
+        })
     };
     if config.resp3 {
         let (channels, end) = (channels.clone(), end.clone());
@@ -212,22 +216,26 @@ pub(crate) async fn open(
             on_push(push, &channels, &end);
             Ok::<(), ()>(())
         });
-        match single(way(true), settings).await {
+        match single(way(true)?, settings).await {
             Err(error) if knows_no_resp3(&error) => {}
             answer => return answer.map(|wire| (wire, true)).map_err(failed),
         }
     }
-    single(way(false), AsyncConnectionConfig::new()).await.map(|wire| (wire, false)).map_err(failed)
+    single(way(false)?, AsyncConnectionConfig::new()).await.map(|wire| (wire, false)).map_err(failed)
 }
 
 /// Whether a proxy that spreads keys is where one server should be.
 pub(crate) async fn leads_to_proxy(shared: &RedisShared) -> bool {
     let config = &shared.config;
-    let (Topology::Host(host, port), Ok(tls)) = (&config.topology, connector(config)) else { return false };
+    let (Topology::Host(host, port), Ok(tls), Ok(login)) =
+        (&config.topology, connector(config), login(config, false))
+    else {
+        return false;
+    };
     let way = ServerRoute {
         address: ServerAddress::Host(host.clone(), *port),
         tls,
-        login: login(config, false),
+        login,
         host: shared.host.clone(),
         connect_timeout: config.connect_timeout,
         response_timeout: config.response_timeout,
@@ -246,7 +254,7 @@ async fn single(way: ServerRoute, settings: AsyncConnectionConfig) -> RedisResul
     Ok(Wire::One(connection, Arc::new(way), stall))
 }
 
-fn login(config: &Config, resp3: bool) -> RedisConnectionInfo {
+fn login(config: &Config, resp3: bool) -> Result<RedisConnectionInfo, BackendError> {
     let protocol = if resp3 { ProtocolVersion::RESP3 } else { ProtocolVersion::RESP2 };
     let info = RedisConnectionInfo::default()
         .set_db(config.db)
@@ -276,7 +284,7 @@ async fn connect_cluster(
         builder = builder.username(user);
     }
     if let Some(password) = &config.login.password {
-        builder = builder.password(password.expose());
+        builder = builder.password(password.now()?.into_owned());
     }
     if config.tls {
         builder = builder.tls(TlsMode::Secure);
@@ -306,10 +314,17 @@ fn certificates(config: &Config) -> Result<Option<TlsCertificates>, BackendError
     // The driver of a Cluster takes the ciphers of the process, and has no place to name others. An error
     // says that the program has chosen some already.
     let _ = rustls::crypto::CryptoProvider::install_default(tls::provider().as_ref().clone());
-    let Some(path) = &config.ca else { return Ok(None) };
-    tls::authorities(path, "ca")?;
-    let pem = fs::read(path).map_err(|error| error::no_ca(path, error))?;
-    Ok(Some(TlsCertificates { client_tls: None, root_cert: Some(pem) }))
+    let read = |path: &Path| fs::read(path).map_err(|error| error::no_ca(path, error));
+    let root_cert = config.ca.as_deref().map(|path| {
+        tls::authorities(path, "ca")?;
+        read(path)
+    });
+    let client_tls = config.identity().map_err(error::unusable)?.map(|(cert, key)| {
+        Ok::<_, BackendError>(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? })
+    });
+    let (root_cert, client_tls) = (root_cert.transpose()?, client_tls.transpose()?);
+    let is_plain = root_cert.is_none() && client_tls.is_none();
+    Ok((!is_plain).then_some(TlsCertificates { client_tls, root_cert }))
 }
 
 /// The channel of a process.

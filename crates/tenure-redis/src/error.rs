@@ -3,6 +3,7 @@
 use std::{error::Error as _, io, path::Path};
 
 use redis::{RedisError, ServerErrorKind};
+use tenure_client::{tls::TlsFault, url::UrlError};
 use tenure_core::{
     BackendError,
     ErrorKind::{self, Corrupt, Denied, Invalid, TimedOut, Unavailable},
@@ -27,10 +28,17 @@ pub(crate) fn asked(place: &str, error: RedisError) -> (AfterError, BackendError
 /// A connection that could not be made: nothing was asked.
 pub(crate) fn connecting(place: &str, error: RedisError) -> BackendError {
     let (_, kind, _, message) = classify(&error);
+    let fault = if error.kind() == redis::ErrorKind::Io { TlsFault::of(&words(&error)) } else { None };
+    if let Some(fault) = fault {
+        let message = fault.message(
+            "Redis",
+            "ca",
+            "name it with tls_name=, or write it as the host",
+            ("cert", "cert_key"),
+        );
+        return BackendError::new(Denied, Outcome::NotApplied, message).with("redis", place).caused_by(error);
+    }
     let (kind, message) = match error.kind() {
-        redis::ErrorKind::Io if error.to_string().contains("certificate") => {
-            (Denied, "the certificate of the Redis server is not trusted; name the file of its CA with ca=")
-        }
         redis::ErrorKind::Io if error.is_timeout() => (Unavailable, "the Redis server does not answer"),
         redis::ErrorKind::Io => {
             (Unavailable, "cannot reach the Redis server; check that it runs and that the URL is right")
@@ -47,6 +55,16 @@ pub(crate) fn connecting(place: &str, error: RedisError) -> BackendError {
 pub(crate) fn no_ca(path: &Path, error: io::Error) -> BackendError {
     let message = "cannot read the file of the CA";
     BackendError::new(Invalid, Outcome::NotApplied, message).with("ca", path.display()).caused_by(error)
+}
+
+fn words(error: &RedisError) -> String {
+    std::iter::successors(error.source(), |source| (*source).source())
+        .fold(error.to_string(), |words, source| format!("{words}: {source}"))
+}
+
+/// Settings that were not checked.
+pub(crate) fn unusable(error: UrlError) -> BackendError {
+    BackendError::new(Invalid, Outcome::NotApplied, error.to_string())
 }
 
 /// A proxy that spreads keys cuts the connection at the first command that it does not know.

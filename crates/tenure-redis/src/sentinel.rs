@@ -75,10 +75,11 @@ pub(crate) async fn survey(config: &Config, host: &Arc<dyn Host>) -> Result<Surv
         unreachable!("BUG: there is no Sentinel to ask")
     };
     let tls = connector(config)?;
+    let login = logged_in(RedisConnectionInfo::default(), &config.sentinel_login)?;
     let way = |(name, port): &(String, u16)| ServerRoute {
         address: ServerAddress::Host(name.clone(), *port),
         tls: tls.clone(),
-        login: logged_in(RedisConnectionInfo::default(), &config.sentinel_login),
+        login: login.clone(),
         host: host.clone(),
         connect_timeout: config.connect_timeout,
         response_timeout: config.response_timeout,

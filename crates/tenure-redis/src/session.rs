@@ -65,7 +65,11 @@ impl RedisSessions {
             Arc::new(Channels::new(Notifier::with_turns(shared.host.clone(), shared.config.claim_ttl)));
         let (host, for_shared, for_channels) = (shared.host.clone(), shared.clone(), channels.clone());
         let open = move || Box::pin(open(for_shared.clone(), for_channels.clone())) as _;
-        Self { shared, channels, connections: Connections::new(host, open) }
+        Self {
+            shared,
+            channels,
+            connections: Connections::new(host, open).easing(BackendError::after_success),
+        }
     }
 
     pub(crate) fn host(&self) -> &dyn Host {

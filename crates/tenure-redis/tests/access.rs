@@ -5,6 +5,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::TcpListener,
+    sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
@@ -258,7 +259,80 @@ async fn a_proxy_that_spreads_keys_is_named() {
         }
     });
     for query in ["", "?protocol=2&guard=off"] {
-        let error = claimant(&format!("redis://127.0.0.1:{port}/{query}")).claim().await.unwrap_err();
+        let error = refusal(&claimant(&format!("redis://127.0.0.1:{port}/{query}"))).await;
         is(&error, ErrorKind::Invalid, "a proxy that spreads keys");
     }
+}
+
+/// Redis with TLS as it is by default wants a certificate of its clients. A wrong name, an unknown CA, no certificate and one
+/// that the server does not take are four different things to mend.
+#[tokio::test]
+async fn a_server_that_wants_a_certificate_is_shown_one() {
+    let (ours, theirs) = (Certificates::new(), Certificates::new());
+    let server = Recipe::new().tls(&ours).config("tls-auth-clients yes\nbind 127.0.0.1 127.0.0.2").start();
+    let ca = ours.ca_file().display().to_string();
+    let url =
+        |host: &str, query: &str| format!("rediss://{host}:{}/?guard=off&ca={ca}{query}", server.port());
+    let shows = |certificates: &Certificates| {
+        let (cert, key) = certificates.client();
+        format!("&cert={}&cert_key={}", cert.display(), key.display())
+    };
+    let (right, wrong) = (shows(&ours), shows(&theirs));
+    for protocol in ["", "&protocol=2"] {
+        can_do_everything(&url("127.0.0.1", &format!("{right}{protocol}"))).await;
+    }
+    let denied = async |url: String, part: &str| is(&refusal(&claimant(&url)).await, ErrorKind::Denied, part);
+    denied(url("127.0.0.1", ""), "wants a client certificate; name it with cert= and cert_key=").await;
+    denied(url("127.0.0.1", &wrong), "does not accept the client certificate").await;
+    denied(url("127.0.0.2", &right), "is for another name; name it with tls_name=").await;
+    claimant(&url("127.0.0.2", &format!("{right}&tls_name=localhost"))).enter().await;
+    let unknown = format!("&ca={}{right}", theirs.ca_file().display());
+    denied(url("127.0.0.1", &unknown), "is not trusted; name the file of its CA").await;
+    let (cert, _) = ours.client();
+    let no_key = url("127.0.0.1", &format!("&cert={0}&cert_key={0}", cert.display()));
+    is(
+        &refusal(&claimant(&no_key)).await,
+        ErrorKind::Invalid,
+        "the key of the client certificate cannot be read",
+    );
+}
+
+/// A Cluster's driver makes its connections itself.
+#[tokio::test]
+async fn a_cluster_that_wants_a_certificate_is_shown_one() {
+    let ours = Certificates::new();
+    let recipe = Recipe::new().tls(&ours).config("tls-auth-clients yes\ntls-cluster no");
+    let cluster = Cluster::start_with(&recipe);
+    let (cert, key) = ours.client();
+    let url = format!("rediss-cluster://127.0.0.1:{}/?ca={}", cluster.ports()[0], ours.ca_file().display());
+    can_do_everything(&format!("{url}&cert={}&cert_key={}", cert.display(), key.display())).await;
+    let error = refusal(&claimant(&url)).await;
+    assert!(error.kind() != ErrorKind::Invalid, "{error:?}");
+}
+
+/// A program that is asked for its password at each connect keeps its lease while the password is replaced.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_outlives_the_password_under_which_it_was_acquired() {
+    let server = RedisServer::start();
+    server.command(&["ACL", "SETUSER", "lock", "on", ">old", "~*", "&*", "+@all"]);
+    let word = Arc::new(Mutex::new("old"));
+    let asked = word.clone();
+    let locks = tenure::store::RedisStore::at(format!("127.0.0.1:{}", server.port()))
+        .user("lock")
+        .password_from(move || Ok((*asked.lock().unwrap()).to_owned()))
+        .without_guard()
+        .connect()
+        .await
+        .unwrap();
+    let ttl = Duration::from_secs(4) * slowness().min(5);
+    let guard = locks.mutex("job").ttl(ttl).acquire().await.unwrap();
+    server.command(&["ACL", "SETUSER", "lock", ">new", "<old"]);
+    server.command(&["CLIENT", "KILL", "USER", "lock"]);
+    // It is refused now, and asks again.
+    let refused = locks.mutex("other").try_acquire().await.unwrap_err();
+    assert!(refused.to_string().contains("it is asked again"), "{refused}");
+    *word.lock().unwrap() = "new";
+    let lost = tokio::time::timeout(ttl + ttl / 2, guard.lost()).await;
+    assert!(lost.is_err() && guard.check().is_ok(), "{lost:?}");
+    guard.release().await.unwrap();
 }

@@ -42,7 +42,7 @@ impl Config {
             ));
         }
         let mut config = Self::new(path);
-        for (_, value) in settings(query, "sqlite", (&[CLAIM_TTL.key], FOREIGN))? {
+        for (_, value) in settings(query, "sqlite", (&[CLAIM_TTL.key], &[], FOREIGN))? {
             config.rules.claim_ttl = CLAIM_TTL.read(&value)?;
         }
         config.validate()?;

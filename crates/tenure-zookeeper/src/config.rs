@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_client::{
     Login,
     durations::{CONNECT_TIMEOUT, Span, TICK},
-    url::{Form, HostPort, UrlWriter, Words, bad, check_ports, listed},
+    url::{Form, HostPort, PASSWORD_FILE, UrlWriter, Words, bad, check_ports, listed},
 };
 
 /// Why settings are refused.
@@ -54,7 +54,8 @@ const FORM: Form = Form {
     store: "zookeeper",
     schemes: Config::SCHEMES,
     example: "zookeeper://127.0.0.1:2181/tenure",
-    settings: &["layout", "tick", "acl", "connect_timeout"],
+    settings: &["layout", "tick", "acl", "connect_timeout", PASSWORD_FILE],
+    aliases: &[],
     foreign: &[],
 };
 const LAYOUT: Words<Layout> = Words("layout", &[("curator", Layout::Curator), ("kazoo", Layout::Kazoo)]);
@@ -147,6 +148,7 @@ impl Config {
             .set("acl", self.access.and_then(|access| ACCESS.word(access)))
             .duration(TICK, self.tick, plain.tick)
             .duration(CONNECT, self.connect_timeout, plain.connect_timeout)
+            .secret(PASSWORD_FILE, self.login.as_ref().and_then(|login| login.password.as_ref()))
             .finish()
     }
 

@@ -96,7 +96,11 @@ impl SessionPool {
         let (config, host, notifier) = (self.config.clone(), self.host.clone(), self.notifier.clone());
         let start = move || -> BoxFuture<'static, ()> {
             Box::pin(async move {
-                match begin(&config, &*host, ttl).await {
+                let digest = match digest(&config) {
+                    Ok(digest) => digest,
+                    Err(error) => return drop(result.send(Some(Err(error)))),
+                };
+                match begin(&config, digest.as_deref(), &*host, ttl).await {
                     Ok((client, opened)) => {
                         let (session, orders) =
                             EnsembleSession::new(NewSession { client, config, host, notifier, opened });
@@ -130,8 +134,14 @@ impl Drop for SessionPool {
 ///
 /// The driver tries the servers in an order of its own, and waits long for one that hangs. A program that has
 /// just been started need not: where nothing is heard, another try begins beside the first.
-async fn begin(config: &Config, host: &dyn Host, ttl: Duration) -> Result<(Client, Moment), Error> {
-    let attempt = |began: Moment| async move { connect(config, ttl).await.map(|client| (client, began)) };
+async fn begin(
+    config: &Config,
+    digest: Option<&[u8]>,
+    host: &dyn Host,
+    ttl: Duration,
+) -> Result<(Client, Moment), Error> {
+    let attempt =
+        |began: Moment| async move { connect(config, digest, ttl).await.map(|client| (client, began)) };
     let mut tries = FuturesUnordered::from_iter([attempt(host.now())]);
     // Each draws its own order: of so many tries, one begins with a server that answers.
     let mut left = if config.hosts.len() == 1 { 1 } else { 4 * config.hosts.len() };
@@ -153,8 +163,16 @@ async fn begin(config: &Config, host: &dyn Host, ttl: Duration) -> Result<(Clien
     }
 }
 
+/// User and password as they are now.
+fn digest(config: &Config) -> Result<Option<Vec<u8>>, BackendError> {
+    let Some((user, password)) = config.login.as_ref().and_then(|login| login.whole().ok()) else {
+        return Ok(None);
+    };
+    Ok(Some(format!("{user}:{}", password.now()?).into_bytes()))
+}
+
 /// One round through all servers.
-async fn connect(config: &Config, ttl: Duration) -> Result<Client, Error> {
+async fn connect(config: &Config, digest: Option<&[u8]>, ttl: Duration) -> Result<Client, Error> {
     // A server that says nothing for this long is left for another one, early enough for a renewal to be
     // tried again.
     let patience = (ttl / 4).clamp(LEAST_PATIENCE, config.connect_timeout);
@@ -162,9 +180,8 @@ async fn connect(config: &Config, ttl: Duration) -> Result<Client, Error> {
         .with_session_timeout(ttl + config.slack())
         .with_connection_timeout(patience)
         .with_fail_eagerly();
-    if let Some((user, password)) = config.login.as_ref().and_then(|login| login.whole().ok()) {
-        let word = format!("{user}:{}", password.expose());
-        connector = connector.with_auth("digest", word.as_bytes());
+    if let Some(digest) = digest {
+        connector = connector.with_auth("digest", digest);
     }
     Connector::connect(connector, &config.place_name()).await
 }

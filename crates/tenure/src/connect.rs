@@ -1,7 +1,24 @@
 //! `connect`: from a URL to a `Locker`; and from settings to a backend. The only file that names backends.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite",
+    feature = "zookeeper"
+))]
+use tenure_client::Login;
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper"
+))]
+use tenure_client::Secret;
 use tenure_core::{BackendHandle, Host};
 #[cfg(feature = "etcd")]
 pub(crate) use tenure_etcd as etcd;
@@ -49,7 +66,7 @@ use crate::{error::ConfigError, host::TokioHost, locker::Locker};
 /// # Cancel safety
 /// Nothing is left behind.
 pub async fn connect(url: &str) -> Result<Locker, ConfigError> {
-    locker(|host| backend(url, host))
+    locker(|host| backend(url, None, host))
 }
 
 /// The locks of a backend on the host of this process.
@@ -60,8 +77,30 @@ pub(crate) fn locker(
     Ok(Locker::new(backend(&host)?, host))
 }
 
-/// The store that a URL names.
-pub(crate) fn backend(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError> {
+/// Connects to the store of a URL that stands in a file. Each connection that is made later reads the passwords there anew.
+///
+/// # Cancel safety
+/// Nothing is left behind.
+pub async fn connect_file(url: &str, file: Option<&Path>) -> Result<Locker, ConfigError> {
+    locker(|host| backend(url, file, host))
+}
+
+/// The store that a URL names; passwords are read anew from the file where the URL stands, if it stands in one.
+#[cfg_attr(
+    not(any(
+        feature = "etcd",
+        feature = "mysql",
+        feature = "postgres",
+        feature = "redis",
+        feature = "zookeeper"
+    )),
+    allow(unused_variables, reason = "only a server wants a password")
+)]
+pub(crate) fn backend(
+    url: &str,
+    file: Option<&Path>,
+    host: &Arc<dyn Host>,
+) -> Result<BackendHandle, ConfigError> {
     let scheme = scheme(url);
     match scheme {
         #[cfg(feature = "memory")]
@@ -71,17 +110,21 @@ pub(crate) fn backend(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, 
         #[cfg(feature = "sqlite")]
         "sqlite" => sqlite::Config::read(url)?.backend(host),
         #[cfg(feature = "redis")]
-        _ if redis::Config::SCHEMES.contains(&scheme) => redis::Config::read(url)?.backend(host),
+        _ if redis::Config::SCHEMES.contains(&scheme) => settings::<redis::Config>(url, file)?.backend(host),
         #[cfg(feature = "redlock")]
-        "redlock" => redlock(nodes_of_redlock(url)?, host),
+        "redlock" => redlock(nodes_in_file(url, file)?, host),
         #[cfg(feature = "postgres")]
-        _ if postgres::Config::SCHEMES.contains(&scheme) => postgres::Config::read(url)?.backend(host),
+        _ if postgres::Config::SCHEMES.contains(&scheme) => {
+            settings::<postgres::Config>(url, file)?.backend(host)
+        }
         #[cfg(feature = "mysql")]
-        _ if mysql::Config::SCHEMES.contains(&scheme) => mysql::Config::read(url)?.backend(host),
+        _ if mysql::Config::SCHEMES.contains(&scheme) => settings::<mysql::Config>(url, file)?.backend(host),
         #[cfg(feature = "zookeeper")]
-        _ if zookeeper::Config::SCHEMES.contains(&scheme) => zookeeper::Config::read(url)?.backend(host),
+        _ if zookeeper::Config::SCHEMES.contains(&scheme) => {
+            settings::<zookeeper::Config>(url, file)?.backend(host)
+        }
         #[cfg(feature = "etcd")]
-        _ if etcd::Config::SCHEMES.contains(&scheme) => etcd::Config::read(url)?.backend(host),
+        _ if etcd::Config::SCHEMES.contains(&scheme) => settings::<etcd::Config>(url, file)?.backend(host),
         _ => Err(unknown(url, host)),
     }
 }
@@ -102,6 +145,9 @@ pub(crate) trait StoreSettings: Sized {
     /// The URL with the same settings.
     fn url(&self) -> Result<String, ConfigError>;
 
+    /// Users and passwords, always as many and in this order.
+    fn logins(&mut self) -> Vec<&mut Login>;
+
     /// The store with these settings, if all of them are valid.
     fn backend(self, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError>;
 }
@@ -115,7 +161,7 @@ pub(crate) trait StoreSettings: Sized {
     feature = "zookeeper"
 ))]
 macro_rules! settings_of {
-    ($store:ident, $new:expr) => {
+    ($store:ident, $new:expr, $logins:expr) => {
         impl StoreSettings for $store::Config {
             fn read(url: &str) -> Result<Self, ConfigError> {
                 Self::from_url(url).map_err(ConfigError::of_url)
@@ -123,6 +169,11 @@ macro_rules! settings_of {
 
             fn url(&self) -> Result<String, ConfigError> {
                 self.to_url().map_err(ConfigError::of_url)
+            }
+
+            fn logins(&mut self) -> Vec<&mut Login> {
+                let logins: fn(&mut Self) -> Vec<&mut Login> = $logins;
+                logins(self)
             }
 
             fn backend(self, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError> {
@@ -134,17 +185,62 @@ macro_rules! settings_of {
 }
 
 #[cfg(feature = "etcd")]
-settings_of!(etcd, etcd::Etcd::new);
+settings_of!(etcd, etcd::Etcd::new, |it| it.login.iter_mut().collect());
 #[cfg(feature = "mysql")]
-settings_of!(mysql, mysql::backend);
+settings_of!(mysql, mysql::backend, |it| vec![&mut it.login]);
 #[cfg(feature = "postgres")]
-settings_of!(postgres, postgres::backend);
+settings_of!(postgres, postgres::backend, |it| vec![&mut it.login]);
 #[cfg(feature = "redis")]
-settings_of!(redis, redis::Redis::new);
+settings_of!(redis, redis::Redis::new, |it| vec![&mut it.login, &mut it.sentinel_login]);
 #[cfg(feature = "sqlite")]
-settings_of!(sqlite, sqlite::Sqlite::new);
+settings_of!(sqlite, sqlite::Sqlite::new, |_| Vec::new());
 #[cfg(feature = "zookeeper")]
-settings_of!(zookeeper, zookeeper::ZooKeeper::new);
+settings_of!(zookeeper, zookeeper::ZooKeeper::new, |it| it.login.iter_mut().collect());
+
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper"
+))]
+fn settings<C: StoreSettings + 'static>(url: &str, file: Option<&Path>) -> Result<C, ConfigError> {
+    let mut settings = C::read(url)?;
+    if let Some(file) = file {
+        read_anew(&mut settings, file, C::read);
+    }
+    Ok(settings)
+}
+
+/// Has the passwords of a URL read anew from its file at each connect; `read` makes these settings of its URL.
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper"
+))]
+fn read_anew<C: StoreSettings + 'static>(
+    settings: &mut C,
+    file: &Path,
+    read: impl Fn(&str) -> Result<C, ConfigError> + Clone + Send + Sync + 'static,
+) {
+    let words = settings
+        .logins()
+        .into_iter()
+        .enumerate()
+        .filter_map(|(at, login)| Some((at, login.password.as_mut()?)));
+    for (at, password) in words.filter(|(_, password)| password.word().is_some()) {
+        let (file, read) = (file.to_owned(), read.clone());
+        *password = Secret::asked(move || {
+            let url = std::fs::read_to_string(&file)?;
+            let mut settings = read(url.trim()).map_err(std::io::Error::other)?;
+            let login = settings.logins().into_iter().nth(at);
+            let word = login.and_then(|login| Some(login.password.as_ref()?.word()?.to_owned()));
+            word.ok_or_else(|| std::io::Error::other("the URL in the file has no password any more"))
+        });
+    }
+}
 
 /// A quorum of these servers.
 #[cfg(feature = "redlock")]
@@ -164,6 +260,19 @@ pub(crate) fn redlock(nodes: Vec<redis::Config>, host: &Arc<dyn Host>) -> Result
 pub(crate) fn nodes_of_redlock(url: &str) -> Result<Vec<redis::Config>, ConfigError> {
     let urls = tenure_redlock::Config::from_url(url).map_err(ConfigError::of_url)?.nodes;
     urls.iter().map(|url| redis::Config::from_url(url).map_err(of_node)).collect()
+}
+
+#[cfg(feature = "redlock")]
+fn nodes_in_file(url: &str, file: Option<&Path>) -> Result<Vec<redis::Config>, ConfigError> {
+    let mut nodes = nodes_of_redlock(url)?;
+    for (at, node) in nodes.iter_mut().enumerate() {
+        let gone = || ConfigError::of_url("the URL in the file has fewer nodes than before");
+        let read = move |url: &str| nodes_of_redlock(url)?.into_iter().nth(at).ok_or_else(gone);
+        if let Some(file) = file {
+            read_anew(node, file, read);
+        }
+    }
+    Ok(nodes)
 }
 
 #[cfg(feature = "redlock")]
@@ -287,7 +396,7 @@ mod tests {
         for (feature, is_built, urls) in STORES {
             for url in *urls {
                 let is_missing =
-                    backend(url, &host).is_err_and(|e| e.to_string().contains("this build has no"));
+                    backend(url, None, &host).is_err_and(|e| e.to_string().contains("this build has no"));
                 assert_eq!(is_missing, !is_built, "{feature}: {url}");
             }
         }

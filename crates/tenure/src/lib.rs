@@ -123,7 +123,10 @@ pub mod backend {
 pub mod command {
     pub use tenure_core::{Shown, Unstopped, shown, suspend};
 
+    pub use crate::connect::connect_file;
     #[cfg(feature = "sqlite")]
     pub use crate::connect::sqlite::Volume;
+    /// The target of the events that tell of a renewal that the store refuses.
+    pub use crate::engine::hold::REFUSED;
     pub use crate::locker::this_process;
 }

@@ -363,6 +363,9 @@ enum Finished {
     Renewed(Vec<(Arc<HoldCell>, Option<Renewal>)>),
 }
 
+/// The target of events that tell of a refused renewal.
+pub const REFUSED: &str = "tenure::refused";
+
 async fn hint(stream: Option<&mut Box<dyn WakeStream>>) -> WakeEvent {
     match stream {
         Some(stream) => stream.next().await,
@@ -405,7 +408,11 @@ async fn renew(store: &KeeperStore, host: &dyn Host, batch: Vec<Arc<HoldCell>>) 
     };
     let settled = batch.into_iter().zip(records).zip(answers).map(|((cell, record), answer)| {
         if let Err(error) = &answer {
-            record.span.in_scope(|| tracing::warn!(lock = %cell.grant().name, %error, "a renewal failed"));
+            let lock = &cell.grant().name;
+            record.span.in_scope(|| match error.is_refusal() {
+                true => tracing::warn!(target: REFUSED, %lock, %error, "a renewal is refused, and asked again until the lease ends"),
+                false => tracing::warn!(%lock, %error, "a renewal failed"),
+            });
         }
         record.end(&answer);
         *locked(&cell.failure) = answer.as_ref().err().cloned();

@@ -97,6 +97,27 @@ macro_rules! is_described {
                 self
             }
 
+            /// The password is in this file, which is read each time that a connection is made: a password that is replaced
+            /// there is the next one that is used.
+            #[must_use]
+            pub fn password_file(mut self, path: impl AsRef<std::path::Path>) -> Self {
+                // OK to keep one that cannot be made absolute: it is refused when it is read.
+                let path = std::path::absolute(path.as_ref()).unwrap_or_else(|_| path.as_ref().to_owned());
+                self.0.set(|config| login(config).password = Some(tenure_client::Secret::in_file(path)));
+                self
+            }
+
+            /// The password is what `ask` answers, each time that a connection is made: for a program that keeps it in a vault.
+            /// `ask` blocks the connection that is being made, so it should answer from memory. No URL has such a password.
+            #[must_use]
+            pub fn password_from(
+                mut self,
+                ask: impl Fn() -> std::io::Result<String> + Send + Sync + 'static,
+            ) -> Self {
+                self.0.set(|config| login(config).password = Some(tenure_client::Secret::asked(ask)));
+                self
+            }
+
             fn backend(
                 &self,
                 host: &std::sync::Arc<dyn tenure_core::Host>,

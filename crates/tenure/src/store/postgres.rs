@@ -155,6 +155,16 @@ impl PostgresStore {
         self
     }
 
+    /// The certificate in this file, with the key in that one, both in PEM, is shown to a server that asks.
+    #[must_use]
+    pub fn identity(mut self, certificate: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
+        self.0.set(|config| {
+            config.cert = Some(certificate.as_ref().to_owned());
+            config.key = Some(key.as_ref().to_owned());
+        });
+        self
+    }
+
     /// Whether the login is bound to the channel of TLS. Default [`PostgresBinding::Prefer`].
     #[must_use]
     pub fn channel_binding(mut self, binding: PostgresBinding) -> Self {

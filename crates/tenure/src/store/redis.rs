@@ -2,7 +2,10 @@
 
 use std::{path::Path, time::Duration};
 
-use tenure_client::{Login, url::some};
+use tenure_client::{
+    Login, Secret,
+    url::{bad, named_hosts, some},
+};
 
 use crate::{
     connect::redis::{Config, GuardMode, Topology},
@@ -53,6 +56,47 @@ impl RedisStore {
     /// A Cluster. These nodes are asked for the others; their port is 6379 by default.
     pub fn cluster<H: AsRef<str>>(nodes: impl IntoIterator<Item = H>) -> Self {
         Self(Described::at(nodes, Config::PORT, |nodes| Config::new(Topology::Cluster(nodes))))
+    }
+
+    /// The certificate in this file, with the key in that one, both in PEM, is shown to servers that ask; with it, over TLS.
+    #[must_use]
+    pub fn identity(mut self, certificate: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
+        self.0.set(|config| {
+            config.tls = true;
+            config.cert = Some(certificate.as_ref().to_owned());
+            config.cert_key = Some(key.as_ref().to_owned());
+        });
+        self
+    }
+
+    /// The name that the certificates of the servers are for, where it is not that of the host: as where Sentinel names a
+    /// master by its number. Not for a Cluster.
+    #[must_use]
+    pub fn tls_name(mut self, name: impl AsRef<str>) -> Self {
+        self.0.set(|config| config.tls_name = some(name.as_ref()));
+        self
+    }
+
+    /// Where an address is reached from here that a Sentinel names, each `host:port`; once for each server.
+    #[must_use]
+    pub fn map(mut self, inner: impl AsRef<str>, outer: impl AsRef<str>) -> Self {
+        let addresses = named_hosts([inner.as_ref(), outer.as_ref()]).and_then(|both| match &both[..] {
+            [(inner, Some(port)), (outer, Some(to))] => Ok(((inner.clone(), *port), (outer.clone(), *to))),
+            _ => Err(bad("an address of map is host:port")),
+        });
+        match addresses {
+            Ok(pair) => self.0.set(|config| config.map.push(pair)),
+            Err(wrong) => self.0.config = self.0.config.and(Err(crate::ConfigError::of_url(wrong))),
+        }
+        self
+    }
+
+    /// The file of the password for the Sentinels themselves, read at each connect.
+    #[must_use]
+    pub fn sentinel_password_file(mut self, path: impl AsRef<Path>) -> Self {
+        let path = std::path::absolute(path.as_ref()).unwrap_or_else(|_| path.as_ref().to_owned());
+        self.0.set(|config| config.sentinel_login.password = Some(Secret::in_file(path)));
+        self
     }
 
     /// The port of all servers. Only if no server was named with a port.

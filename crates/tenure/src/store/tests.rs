@@ -85,6 +85,14 @@ fn a_redis_store_says_what_its_url_says() {
             sentinel().sentinel_user("u").sentinel_password("p&").0.config,
             "redis-sentinel://a,b:5?master=mymaster&sentinel_user=u&sentinel_password=p%26",
         ),
+        (
+            at().password_file("/pw").identity("/c", "/k").tls_name("n").0.config,
+            "rediss://db.example?password_file=/pw&ssl_certfile=/c&ssl_keyfile=/k&tls_name=n",
+        ),
+        (
+            sentinel().sentinel_password_file("/s").map("10.0.0.5:7", "[::1]:8").map("d:9", "e:10").0.config,
+            "redis-sentinel://a,b:5?master=mymaster&sentinel_password_file=/s&map=10.0.0.5:7,%5B::1%5D:8,d:9,e:10",
+        ),
         (RedisStore::cluster(["a", "b"]).0.config, "redis-cluster://a,b"),
         (RedisStore::cluster(["a", "b"]).tls().0.config, "rediss-cluster://a,b"),
     ];
@@ -155,6 +163,10 @@ fn a_postgres_store_says_what_its_url_says() {
             at().channel_binding(PostgresBinding::Require).passfile("/pgpass").0.config,
             "postgres://db.example?channel_binding=require&passfile=/pgpass&keepalives=1&pgbouncer=true",
         ),
+        (
+            at().user("u").password_file("/pw").identity("/c", "/k").0.config,
+            "postgres://u@db.example?password_file=/pw&cert=/c&key=/k",
+        ),
         (PostgresStore::any_of(["a", "b:5"]).0.config, "postgres://a,b:5"),
         (PostgresStore::socket("/run/postgresql").port(7).0.config, "postgres://%2Frun%2Fpostgresql?port=7"),
         (
@@ -186,6 +198,7 @@ fn a_mysql_store_says_what_its_url_says() {
     let pairs = [
         (at().0.config, "mysql://db.example/x"),
         (at().port(7).0.config, "mariadb://db.example:7/x"),
+        (at().user("u").password_file("/pw").0.config, "mysql://u@db.example/x?password_file=/pw"),
         (at().user("u").password("p/").0.config, "mysql://u:p%2F@db.example/x"),
         (MysqlStore::at("::1").table("x.locks").0.config, "mysql://[::1]?table=x.locks"),
         (MysqlStore::any_of(["a", "b:5"]).database("x").0.config, "mysql://a,b:5/x"),
@@ -219,6 +232,7 @@ fn a_zookeeper_store_says_what_its_url_says() {
         (ZooKeeperStore::at(["a", "b"]).port(7).0.config, "zookeeper://a:7,b:7"),
         (at().path("/locks/of an/app").0.config, "zookeeper://a,b:5/locks/of%20an/app"),
         (at().like_kazoo().0.config, "zookeeper://a,b:5?layout=kazoo"),
+        (at().user("u").password_file("/pw").0.config, "zookeeper://u@a,b:5?password_file=/pw"),
         (at().user("u").password("p/").0.config, "zookeeper://u:p%2F@a,b:5"),
         (at().user("u").password("p").open_to_all().0.config, "zookeeper://u:p@a,b:5?acl=open"),
         (
@@ -236,6 +250,7 @@ fn an_etcd_store_says_what_its_url_says() {
     let pairs = [
         (at().0.config, "etcd://a,b:5"),
         (EtcdStore::at(["a", "b"]).port(7).0.config, "etcd://a:7,b:7"),
+        (at().user("u").password_file("/pw").0.config, "etcd://u@a,b:5?password_file=/pw"),
         (at().user("u").password("p/").0.config, "etcd://u:p%2F@a,b:5"),
         (at().prefix("app/").0.config, "etcd://a,b:5?prefix=app%2F"),
         (at().tls("/ca").0.config, "etcds://a,b:5?ca=/ca"),
