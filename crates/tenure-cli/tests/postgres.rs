@@ -116,8 +116,10 @@ fn the_recipe_of_the_guide_refuses_a_late_write_and_its_psql_fails() {
     let blocks = |kind: &str| -> Vec<&str> {
         guide.split(&format!("```{kind}\n")).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
     };
-    let [alter, update, marks, many] = blocks("sql")[..] else { panic!("the guide has four blocks of SQL") };
-    let line = blocks("sh")[0];
+    let [alter, update, marks, many, trigger] = blocks("sql")[..] else {
+        panic!("the guide has five blocks")
+    };
+    let [line, pause] = blocks("sh")[..] else { panic!("the guide has two blocks of shell") };
     let server = PostgresServer::start();
     let stage = Stage::at(server.url(""));
     server.psql_as("tenure", "CREATE TABLE invoices (id bigint PRIMARY KEY, amount bigint NOT NULL)");
@@ -147,4 +149,20 @@ fn the_recipe_of_the_guide_refuses_a_late_write_and_its_psql_fails() {
     assert_eq!(amounts(), "7=120 8=120");
     late(&many);
     assert_eq!(amounts(), "7=120 8=120");
+    let paused = run(&format!("{pause}wait $!"));
+    assert!(paused.err.contains("no rows returned for \\gset"), "{}", paused.err);
+    assert_eq!((paused.code, amounts().as_str()), (79, "7=2 8=120"), "{}", paused.err);
+    server.psql_as("tenure", trigger);
+    let with = |token: &str| {
+        run(&format!(
+            "psql \"$DATABASE\" -v ON_ERROR_STOP=1 -c '{token} UPDATE invoices SET amount = 3 WHERE id = 7'"
+        ))
+    };
+    for (token, refusal) in [("", "tenure.token"), ("SET tenure.token = 1;", "stale token 1")] {
+        let refused = with(token);
+        assert!(refused.code != 0 && refused.err.contains(refusal), "{token}: {}", refused.err);
+    }
+    assert_eq!(amounts(), "7=2 8=120");
+    assert_eq!(with("SET tenure.token = 9007199254740991;").code, 0);
+    assert_eq!(amounts(), "7=3 8=120");
 }

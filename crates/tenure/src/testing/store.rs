@@ -111,7 +111,7 @@ impl TestStore {
     pub fn new() -> Self {
         let host = TestHost::new();
         let shared: Arc<dyn Host> = Arc::new(host.clone());
-        let inner = connect::backend("memory:", &shared).expect("BUG: the feature is on");
+        let inner = connect::backend("memory:", None, &shared).expect("BUG: the feature is on");
         Self { inner, host, script: Arc::default() }
     }
 
