@@ -378,7 +378,7 @@ async fn verify_full_wants_the_name_as_well() {
         server.url(&format!("?sslmode={mode}&sslrootcert={ca}")).replace("127.0.0.1", "127.0.0.2")
     };
     player(&url("verify-ca"), "one").enter().await;
-    refused_as(&url("verify-full"), ErrorKind::Denied, "not trusted").await;
+    refused_as(&url("verify-full"), ErrorKind::Denied, "is for another name").await;
 }
 
 /// A socket of the same machine.
@@ -405,7 +405,8 @@ async fn a_server_that_wants_a_certificate_is_shown_one() {
     let authority = std::fs::read(ours.ca_file()).unwrap();
     std::fs::write(server.data().join("root.crt"), authority).unwrap();
     server.psql("ALTER SYSTEM SET ssl_ca_file = 'root.crt'");
-    let hba = "local all all trust\nhostssl all all 127.0.0.1/32 trust clientcert=verify-full\n";
+    let hba = "local all all trust\nhostssl all another 127.0.0.1/32 cert\n\
+               hostssl all all 127.0.0.1/32 trust clientcert=verify-full\n";
     std::fs::write(server.data().join("pg_hba.conf"), hba).unwrap();
     server.psql("SELECT pg_reload_conf()");
     let url = |user: &str, query: &str| {

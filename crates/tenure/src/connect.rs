@@ -146,6 +146,16 @@ pub(crate) trait StoreSettings: Sized {
     fn url(&self) -> Result<String, ConfigError>;
 
     /// Users and passwords, always as many and in this order.
+    #[cfg_attr(
+        not(any(
+            feature = "etcd",
+            feature = "mysql",
+            feature = "postgres",
+            feature = "redis",
+            feature = "zookeeper"
+        )),
+        allow(dead_code, reason = "only a server wants a password")
+    )]
     fn logins(&mut self) -> Vec<&mut Login>;
 
     /// The store with these settings, if all of them are valid.

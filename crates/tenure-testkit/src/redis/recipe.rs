@@ -114,6 +114,12 @@ impl Recipe {
         self
     }
 
+    /// A cluster of this node alone, once it has all slots.
+    #[must_use]
+    pub fn alone_in_a_cluster(self) -> Self {
+        self.node(1_000)
+    }
+
     /// A node of a cluster, once it has met the others. Masters ping every second: only then does a cluster
     /// count a replica of an empty master (`isReplicaAvailable`).
     #[must_use]
