@@ -264,6 +264,18 @@ impl Child {
         matches!(self.look(), ChildChange::Ended(_)) && self.family.is_gone()
     }
 
+    /// What the command left when it ended, for people. They are in the background from now on, so that Ctrl-C reaches us.
+    pub(crate) fn left(&self) -> String {
+        self.terminal.iter().for_each(|terminal| terminal.take_back(false));
+        let left = self.family.living();
+        let more = left.len().saturating_sub(SHOWN);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        match left.is_empty() {
+            true => format!("processes of its group {}", self.family.command),
+            false => left[..left.len().min(SHOWN)].join(", ") + &more,
+        }
+    }
+
     /// The daemons: processes that the command started and that have left its session. They are not stopped.
     pub(crate) fn daemons(&self) -> Vec<Pid> {
         self.family.daemons()
@@ -407,6 +419,9 @@ const ASKED_FOR: &str = "asked-for";
 
 /// How often ending processes are checked.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// How many processes are named in a line.
+const SHOWN: usize = 10;
 
 /// The maximum number of changed children that one check handles.
 const MOST: usize = 1024;

@@ -85,6 +85,15 @@ impl Family {
         self.scope.adopts || is_empty || all.iter().any(|process| process.group == self.command)
     }
 
+    /// What works under the lock, as far as it is seen: the name and the pid of each.
+    pub(crate) fn living(&self) -> Vec<String> {
+        let all = self.all().unwrap_or_default();
+        let name = |pid| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let shown =
+            |Process { pid, .. }: &Process| format!("{} pid {pid}", name(*pid).trim()).trim().to_owned();
+        all.iter().filter(|process| !process.is_dead).map(shown).collect()
+    }
+
     /// Daemons: adopted orphans with their own session.
     pub(crate) fn daemons(&self) -> Vec<Pid> {
         let children = children(self.tenure).unwrap_or_default();

@@ -513,6 +513,9 @@ impl LockedCommand<'_> {
 
     /// Waits until the command has ended by itself, or because the lease has ended.
     async fn attend(&self, child: &mut Child, signals: &mut Signals) -> Result<u8, Over> {
+        // Since when it is over, until a line says what it left.
+        let mut over = None;
+        let mut is_said = self.release.quiet;
         loop {
             let change = child.look();
             if child.mind(self.stopping.deadline(&self.guard)) {
@@ -531,6 +534,15 @@ impl LockedCommand<'_> {
                     // Processes that it left in its group still work under the lock.
                     if child.is_gone() {
                         return Ok(code);
+                    }
+                    let now = TokioHost.now();
+                    if !is_said && over.get_or_insert(now).elapsed(now) >= LONG {
+                        is_said = true;
+                        let (name, left) = (self.name, child.left());
+                        exit::warn(&format!(
+                            "{name}: the command has ended with code {code}; the lock is held until what it left has ended: \
+                             {left}"
+                        ));
                     }
                 }
                 ChildChange::Suspended(why) => child.suspend_with(why, &self.guard),

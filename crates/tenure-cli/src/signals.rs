@@ -75,7 +75,7 @@ impl Signals {
     /// Waits for the next signal that asks `tenure` to end.
     pub(crate) async fn asked_to_end(&mut self) -> Signal {
         let signal = next(&mut self.asking).await;
-        self.asked = self.asked.or(Some((signal, TokioHost.now())));
+        self.asked.get_or_insert_with(|| (signal, TokioHost.now()));
         signal
     }
 

@@ -106,7 +106,13 @@ impl<'a> LockWait<'a> {
     ) -> Result<G, Stop> {
         let budget = budget.0;
         let shown = spin(self.quiet, || self.message(budget));
-        let said = announce(self.quiet, || self.trouble(budget), |trouble| self.notice(trouble));
+        let troubles = announce(self.quiet, || self.trouble(budget), |trouble| self.notice(trouble));
+        let said = async {
+            tokio::select! {
+                never = troubles => never,
+                never = self.announce_queue() => never,
+            }
+        };
         match attended(acquire, signals.asked_to_end(), shown, said).await {
             Ok(Ok(guard)) => Ok(guard),
             Ok(Err(error)) => {
@@ -155,8 +161,41 @@ impl<'a> LockWait<'a> {
         format!("gave up after {} (--wait){ahead}{holder}. See {see}", text::seconds(*waited))
     }
 
+    /// Says who holds the lock where no progress line is drawn: after ten seconds, when that changes, and from time to time.
+    async fn announce_queue(&self) -> Infallible {
+        if self.quiet || stderr().is_terminal() {
+            pending::<()>().await;
+        }
+        let mut said: Option<(Moment, Option<String>)> = None;
+        loop {
+            pause(LOOK).await;
+            let now = TokioHost.now();
+            let holder = self.progress.latest().and_then(|waiting| waiting.holder).map(|holder| holder.owner);
+            let is_due = match &said {
+                None => self.started.elapsed(now) >= QUEUED,
+                // A queue that moves on quickly is no line for each holder.
+                Some((at, of)) if *of != holder && holder.is_some() => at.elapsed(now) >= QUEUED,
+                Some((at, _)) => at.elapsed(now) >= QUEUED_LONG,
+            };
+            // A store that does not answer has a line of its own.
+            if is_due && self.trouble(None).is_none() {
+                exit::warn(&self.queue());
+                said = Some((now, holder));
+            }
+        }
+    }
+
     /// The progress line.
     fn message(&self, budget: Option<Duration>) -> String {
+        let mut line = self.queue();
+        if let Some(trouble) = self.trouble(budget) {
+            line += &format!(": {}", trouble.why);
+        }
+        line
+    }
+
+    /// For how long it has waited, and for whom.
+    fn queue(&self) -> String {
         let mut line = self.waited();
         if let Some(waiting) = self.progress.latest() {
             if let Some(holder) = &waiting.holder {
@@ -167,9 +206,6 @@ impl<'a> LockWait<'a> {
             if let Some(ahead) = waiting.ahead.filter(|ahead| *ahead > 0) {
                 line += &format!(", {ahead} ahead");
             }
-        }
-        if let Some(trouble) = self.trouble(budget) {
-            line += &format!(": {}", trouble.why);
         }
         line
     }
@@ -480,6 +516,10 @@ const KNOWN_LONG: Duration = Duration::from_secs(1);
 const LONGER: Duration = Duration::from_secs(5);
 /// A store that fails for a shorter time gets no text on the progress line.
 const BRIEF: Duration = Duration::from_millis(500);
+/// To queue behind a holder is what was asked for, and is worth a word after this time, of another holder so long after the
+/// last one, and of the same one after the longer time.
+const QUEUED: Duration = Duration::from_secs(10);
+const QUEUED_LONG: Duration = Duration::from_secs(300);
 /// How often such a wait is checked.
 const LOOK: Duration = Duration::from_millis(100);
 /// In how many checks a trouble must be seen before the store is blamed for it: a process without a processor has

@@ -1,6 +1,6 @@
 //! A long wait that nobody asked for is announced in a pipe too, once, unless `-q`.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use nix::sys::signal::Signal;
 use tenure_testkit::{
@@ -120,19 +120,47 @@ fn a_server_that_was_just_started_says_how_long_and_how_to_be_spared() {
     Stage::on_redis().run(&["run", "-n", "job", "--", "true"]).silent(0);
 }
 
-/// To queue behind a holder is what was asked for.
+/// To queue behind a holder is what was asked for: it was never said in a pipe, and a job that hung was a job without a word. Who
+/// holds is said after ten seconds, of each verb that waits; and once more if another one holds then.
 #[test]
-fn to_queue_behind_a_holder_is_silent() {
+fn to_queue_behind_a_holder_is_said_after_ten_seconds_and_when_another_holds() {
     let stage = Stage::new();
     let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
     stage.beats("holder");
-    let mut waiter = stage.start_waiter("job", &["run", "job", "--", "true"]);
-    waiter.runs_on(LONG);
-    assert_eq!(waiter.said(), "");
-    stage.touch("go");
-    for process in [holder, waiter] {
-        process.ended().mute(0);
+    let second = stage.start_waiter("job", &["-q", "run", "job", "--", "sh", "-c", HOLD, "second"]);
+    let waiters: [&[&str]; 5] = [
+        &["run", "job", "--", "true"],
+        &["lock", "job", "--ttl", "5s"],
+        &["lead", "job", "--", "true"],
+        &["run", "--every", "1h", "job", "--", "true"],
+        &["run", "--also", "job", "another", "--", "true"],
+    ];
+    let mut ahead = 1..;
+    let mut waiters = waiters.map(|arguments| {
+        let (waiter, wanted) = (stage.start(arguments), ahead.next().unwrap() + 1);
+        eventually("it is in the queue", PATIENCE, || (stage.queue("job").len() == wanted).then_some(()));
+        waiter
+    });
+    waiters[0].runs_on(LONG);
+    assert_eq!(waiters[0].said(), "");
+    let lines = |process: &Process| process.said().lines().map(str::to_owned).collect::<Vec<_>>();
+    for (ahead, waiter) in waiters.iter().enumerate() {
+        says(waiter, &["job", ": waiting for 1", ", held by ", &format!(" pid {} sh since ", holder.pid())]);
+        let line = &lines(waiter)[0];
+        assert!(line.ends_with(&format!(", {} ahead", ahead + 1)), "{line}");
     }
+    fs::rename(stage.path("beats"), stage.path("beats.first")).unwrap();
+    stage.touch("go");
+    holder.ended().silent(0);
+    fs::remove_file(stage.path("go")).unwrap();
+    stage.beats("second");
+    let of_second = format!(" pid {} sh since ", second.pid());
+    for waiter in &waiters {
+        let said =
+            eventually("another line", PATIENCE, || Some(lines(waiter)).filter(|lines| lines.len() > 1));
+        assert!(said.len() == 2 && said[1].contains(&of_second), "{said:?}");
+    }
+    assert_eq!(second.said(), "");
 }
 
 /// Every other verb asks the store once: it says so too if that takes long, and what a question is about.
@@ -283,4 +311,41 @@ fn the_place_that_is_silent_is_named_without_its_password() {
         says(process, &["job: waiting: ", "127.0.0.1:", "; giving up after 30 s"]);
         assert!(!process.said().contains("s3cret"), "{}", process.said());
     }
+}
+
+/// A command that had ended, and a job of it that held the lock for hours: not a word.
+#[test]
+fn what_a_command_left_is_named_after_two_seconds() {
+    let stage = Stage::new();
+    let left = "(exec sleep 600) & echo $! >pid.one; timeout 600 sleep 600 & echo $! >pid.two; exit 3";
+    let quiet = stage.start(&["-q", "run", "other", "--", "sh", "-c", "sleep 600 & exit 4"]);
+    let mut holder = stage.start(&["run", "job", "--", "sh", "-c", left]);
+    let pids: Vec<i32> = ["pid.one", "pid.two"].map(|file| stage.number(file)).into();
+    says(
+        &holder,
+        &["job: the command has ended with code 3; the lock is held until what it left has ended: "],
+    );
+    let line = holder.said();
+    for (name, pid) in ["sleep", "timeout"].iter().zip(&pids) {
+        assert!(line.contains(&format!("{name} pid {pid}")), "{line}");
+    }
+    holder.runs_on(LONG);
+    for process in [&holder, &quiet] {
+        process.signal(Signal::SIGTERM);
+    }
+    quiet.ended().mute(4);
+    holder.ended().complained(3, "what it left");
+}
+
+/// Ctrl-C reached neither what was left, which a shell had told to ignore it, nor `tenure`.
+#[test]
+fn ctrl_c_twice_ends_what_a_command_left() {
+    let stage = Stage::new();
+    let program = [env!("CARGO_BIN_EXE_tenure"), "run", "job", "--", "sh", "-c", "sleep 600 & exit 3"];
+    let mut screen = Screen::start(&stage, &program);
+    screen.sees("what it left has ended: sleep pid ");
+    screen.types("\x03");
+    std::thread::sleep(Duration::from_millis(300));
+    screen.types("\x03");
+    assert_eq!(screen.ended(), 3);
 }

@@ -84,7 +84,7 @@ impl Process {
         eventually(&what, patience, || (!self.is_running()).then_some(()));
         let status = self.status.unwrap();
         let signal = status.signal();
-        let code = status.code().or(signal.map(|signal| 128 + signal)).unwrap();
+        let code = status.code().or_else(|| Some(128 + signal?)).unwrap();
         Ended { code, signal, out: fs::read_to_string(&self.out).unwrap(), err: self.said() }
     }
 
@@ -142,8 +142,8 @@ fn is_of_a_busy_machine(line: &str) -> bool {
     if line.contains(": the lease was gone when its release was repeated: ") {
         return true;
     }
-    let is_wait = line.contains(": waiting: ") || line.contains(" has not confirmed the release for ");
-    slowness() > 1 && is_wait && line.contains("; giving up ")
+    let is_wait = line.contains(": waiting") || line.contains(" has not confirmed the release for ");
+    slowness() > 1 && is_wait && (line.contains("; giving up ") || line.contains(", held by "))
 }
 
 /// Whether a process lives; one that is dead but not reaped does not.
