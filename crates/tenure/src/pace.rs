@@ -22,6 +22,10 @@ impl PollPace {
         Self { period: period.max(LEAST), asked_at: None, is_hinted: false }
     }
 
+    pub(crate) fn period(&self) -> Duration {
+        self.period
+    }
+
     /// Asks when it is time, or sooner if there is a hint. A question that is dropped is asked again when it
     /// was due.
     pub(crate) async fn ask<A>(
