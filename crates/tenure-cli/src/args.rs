@@ -214,6 +214,12 @@ pub(crate) struct WatchArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct Break {
+    /// Only from this holder, whose owner `show` prints; nothing happens if it does not hold the lock
+    #[arg(long, value_name = "OWNER", value_parser = owner, conflicts_with = "foreign")]
+    pub(crate) owner: Option<OwnerId>,
+    /// Also from a client that is not Tenure: its key is deleted, whatever data it is
+    #[arg(long)]
+    pub(crate) foreign: bool,
     /// The lock
     #[arg(value_name = "NAME", value_parser = name)]
     pub(crate) name: LockName,
@@ -225,6 +231,9 @@ pub(crate) struct Doctor {
     /// First replace the settings recorded in the store by those of this URL, once that is safe
     #[arg(long)]
     pub(crate) adopt: bool,
+    /// With --adopt, for a larger max_ttl: no client with the smaller one runs any more, or will be started
+    #[arg(long, requires = "adopt")]
+    pub(crate) raise: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -19,7 +19,7 @@ use crate::{
     processes::Scope,
     release::Release,
     signals::Signals,
-    store, text,
+    store, text, view,
     waiting::{BRIEF_PATIENCE, Budget, LONG, LockWait, Question, pause},
     watcher::Deadline,
 };
@@ -94,6 +94,7 @@ impl<'a> Started<'a> {
     pub(crate) async fn new(global: &'a Global, task: &'a Task, wanted: LockNames) -> Result<Self, Stop> {
         Scope::check(global.quiet)?;
         let locks = store::connect(global).await?;
+        view::learn_terms(&locks).await;
         let (ttl, stopping) = task.durations(&locks.promises())?;
         let (every, waited, signals) = (None, Duration::ZERO, Signals::listen()?);
         Ok(Self { global, task, locks, wanted, every, stopping, ttl, waited, signals })

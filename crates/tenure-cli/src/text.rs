@@ -53,7 +53,13 @@ pub(crate) fn is_colourful(stream: &impl IsTerminal) -> bool {
 pub(crate) fn holder(holder: &HolderView) -> String {
     let who = holder.who();
     let since = holder.since.map_or(String::new(), |since| format!(" since {}", clock(since)));
-    let end = holder.expires_in.map_or_else(|| "without an end".to_owned(), |left| seconds(left) + " left");
+    let end = match holder.expires_in {
+        Some(left) => seconds(left) + " left",
+        None if holder.is_foreign() => {
+            "which has no expiry: until that client deletes it, or `tenure break --foreign`".to_owned()
+        }
+        None => "without an end".to_owned(),
+    };
     format!("{who}{since}, {end}")
 }
 

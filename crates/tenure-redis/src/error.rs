@@ -6,7 +6,7 @@ use redis::{RedisError, ServerErrorKind};
 use tenure_core::{
     BackendError,
     ErrorKind::{self, Corrupt, Denied, Invalid, TimedOut, Unavailable},
-    Outcome,
+    FOREIGN_HOLDER, Outcome,
 };
 
 /// What a failed request means for the connection it came over.
@@ -21,7 +21,9 @@ pub(crate) enum AfterError {
 /// A request that failed after it may have been sent.
 pub(crate) fn asked(place: &str, error: RedisError) -> (AfterError, BackendError) {
     let (then, kind, outcome, message) = classify(&error);
-    (then, BackendError::new(kind, outcome, message).with("redis", place).caused_by(error))
+    let answer = BackendError::new(kind, outcome, message).with("redis", place);
+    // What a script found in the key is said in whole: the rest of such an error is the text of the script.
+    (then, if [FOREIGN_HOLDER, WRONG_TYPE].contains(&message) { answer } else { answer.caused_by(error) })
 }
 
 /// A connection that could not be made: nothing was asked.
@@ -102,14 +104,12 @@ const CODES: &[(&str, AfterError, ErrorKind, &str)] = &[
         "this Redis user lacks a right; the README of tenure-redis has the line that gives it",
     ),
     ("SPENT", AfterError::Keep, Corrupt, SPENT),
-    (
-        "WRONGTYPE",
-        AfterError::Keep,
-        Corrupt,
-        "the key of the lock holds data that is not a lock; use another name or ?key= template",
-    ),
+    ("FOREIGN", AfterError::Keep, Invalid, FOREIGN_HOLDER),
+    ("WRONGTYPE", AfterError::Keep, Corrupt, WRONG_TYPE),
 ];
 
+const WRONG_TYPE: &str =
+    "the key of the lock holds data that is not a lock; use another name or ?key= template";
 const SPENT: &str = "the counter of fencing tokens in Redis is at its maximum, 2^53 - 1, or no number: a wrong clock or \
                      another program has set it; set the clock right, stop all users, and delete the counter";
 const NOT_ALONE: &str =

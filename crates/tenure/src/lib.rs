@@ -99,7 +99,9 @@ pub use tenure_core::{BackendError, ErrorKind, FencingToken, Label, LockName, Ow
 
 /// What the store shows of locks, and what a person should know of the store.
 pub mod view {
-    pub use tenure_core::{Adoption, Finding, HolderView, LockView, MemoView, Mode, Severity, WaiterView};
+    pub use tenure_core::{
+        Adoption, BreakScope, Finding, HolderView, LockView, MemoView, Mode, Severity, WaiterView,
+    };
 
     pub use crate::{machine::hold::Renewals, watch::Watch};
 }

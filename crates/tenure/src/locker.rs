@@ -8,8 +8,8 @@ use std::{
 };
 
 use tenure_core::{
-    Adoption, BackendError, BackendHandle, Finding, HolderView, Host, Label, LockName, LockView, Mode,
-    OwnerId, Promises,
+    Adoption, BackendError, BackendHandle, BreakScope, Finding, HolderView, Host, Label, LockName, LockView,
+    Mode, OwnerId, Promises,
 };
 
 use crate::{
@@ -209,7 +209,8 @@ impl Locker {
         &self.engine.host
     }
 
-    /// Takes the lock from its holders, who are told immediately, and says who they were.
+    /// Takes the lock from its holders, who are told immediately, and says who they were. A client that is not Tenure keeps it:
+    /// see [`force_release_from`](Self::force_release_from).
     ///
     /// **Overrides exclusion**: a former holder may work on until it hears of it. Only its token protects then, which
     /// is smaller than every later one. The first waiter acquires it immediately.
@@ -220,8 +221,24 @@ impl Locker {
     /// # Cancel safety
     /// The lock may or may not be broken.
     pub async fn force_release(&self, name: impl AsRef<str>) -> Result<Vec<HolderView>, BackendError> {
+        self.force_release_from(name, BreakScope::Leases).await
+    }
+
+    /// As [`force_release`](Self::force_release), from some of the holders only, such as one of several that share the lock, or
+    /// from clients that are not Tenure as well.
+    ///
+    /// # Errors
+    /// As [`force_release`](Self::force_release).
+    ///
+    /// # Cancel safety
+    /// The lock may or may not be broken.
+    pub async fn force_release_from(
+        &self,
+        name: impl AsRef<str>,
+        scope: BreakScope,
+    ) -> Result<Vec<HolderView>, BackendError> {
         let name = checked(name.as_ref())?;
-        self.ask(QUESTION, || self.engine.backend.break_lock(&name)).await
+        self.ask(QUESTION, || self.engine.backend.break_lock(&name, scope)).await
     }
 
     /// What a person should know about the store and our assumptions about it; empty if all is well.
