@@ -9,9 +9,9 @@ use std::{
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use tenure_core::{
-    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding,
-    Grant, Hint, HolderView, LockName, LockView, Memo, Moment, Noted, Outcome, OwnerId, ProcessId, Promises,
-    Released, Renewal, WaitMode, WakeStream,
+    Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, ErrorKind, FencingToken,
+    Finding, Grant, Hint, HolderView, LockName, LockView, Memo, Moment, Noted, Outcome, OwnerId, ProcessId,
+    Promises, Released, Renewal, WaitMode, WakeStream,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Place, Rules};
 
@@ -139,8 +139,8 @@ impl<C: Cell> Backend for Locks<C> {
         .await
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
-        self.step(name, &BreakVerb).await
+    async fn break_lock(&self, name: &LockName, scope: BreakScope) -> Result<Vec<HolderView>, BackendError> {
+        self.step(name, &BreakVerb(scope)).await
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
@@ -546,7 +546,7 @@ impl CellVerb for NoteVerb<'_> {
 }
 
 /// Releases the lock by force.
-pub(crate) struct BreakVerb;
+pub(crate) struct BreakVerb(pub(crate) BreakScope);
 
 impl CellVerb for BreakVerb {
     type Answer = Vec<HolderView>;
@@ -554,7 +554,7 @@ impl CellVerb for BreakVerb {
     const IN_TURN: bool = true;
 
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Vec<HolderView>>, LedgerError> {
-        ledger.break_lock(at.now, &at.rules)
+        ledger.break_lock(at.now, &at.rules, self.0)
     }
 
     /// The holders that lose it are read first, for the report to the operator.

@@ -300,6 +300,12 @@ pub(crate) struct WatchArgs {
   tenure break deploy                                   Then end all its leases"
 ))]
 pub(crate) struct Break {
+    /// Only from this holder, whose owner `show` prints; nothing happens if it does not hold the lock
+    #[arg(long, value_name = "OWNER", value_parser = owner, conflicts_with = "foreign")]
+    pub(crate) owner: Option<OwnerId>,
+    /// Also from a client that is not Tenure: its key is deleted, whatever data it is
+    #[arg(long)]
+    pub(crate) foreign: bool,
     /// Name of the lock: up to 512 bytes of text, such as deploy or db/backup
     #[arg(value_name = "NAME", value_parser = name)]
     pub(crate) name: LockName,
@@ -311,6 +317,9 @@ pub(crate) struct Doctor {
     /// Make this URL's settings (guard, max_ttl) the store's, after all old leases have expired
     #[arg(long)]
     pub(crate) adopt: bool,
+    /// With --adopt, for a larger max_ttl: no client with the smaller one runs any more, or will be started
+    #[arg(long, requires = "adopt")]
+    pub(crate) raise: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

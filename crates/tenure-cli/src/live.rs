@@ -25,6 +25,8 @@ use crate::{
 
 /// The interval from the start of one poll to the next.
 const PERIOD: Duration = Duration::from_secs(1);
+/// A new lock that is shown later than that is worth a line.
+const LATE: Duration = Duration::from_secs(5);
 /// How long the store may fail in a row.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -45,7 +47,7 @@ pub(crate) async fn watch(global: &Global, args: &WatchArgs) -> Result<u8, Stop>
     let mut signals = Signals::listen()?;
     let mut watch = locks.watch_all(&args.prefix);
     let is_live = io::stdout().is_terminal() && !args.json;
-    let mut failing = Failing::default();
+    let (mut failing, mut is_slow) = (Failing::default(), false);
     if is_live {
         drawn(CLEAR)?;
     }
@@ -59,6 +61,17 @@ pub(crate) async fn watch(global: &Global, args: &WatchArgs) -> Result<u8, Stop>
         }
         if let Some(trouble) = trouble.filter(|_| !global.quiet) {
             exit::warn(&trouble);
+        }
+        if let Some(interval) = watch.list_interval().filter(|interval| *interval > LATE && !is_slow) {
+            is_slow = true;
+            if !global.quiet {
+                exit::warn(&format!(
+                    "{} has many keys: a new lock is shown up to {} late; a database of their own for locks, as in \
+                     redis://HOST/1, ends that",
+                    store::place(global),
+                    text::seconds(interval)
+                ));
+            }
         }
         for view in looked.unwrap_or_default() {
             match try_print(&json(&view)) {

@@ -51,8 +51,13 @@ pub(crate) fn is_colourful(stream: &impl IsTerminal) -> bool {
 
 /// `web-3 pid 4711 import.sh since 10:02:07, expires in 6.2 s unless renewed`
 pub(crate) fn holder(holder: &HolderView) -> String {
-    let end = |left| format!("expires in {} unless renewed", seconds(left));
-    let end = holder.expires_in.map_or_else(|| "does not expire".to_owned(), end);
+    let end = match holder.expires_in {
+        Some(left) => format!("expires in {} unless renewed", seconds(left)),
+        None if holder.is_foreign() => {
+            "which has no expiry: until that client deletes it, or `tenure break --foreign`".to_owned()
+        }
+        None => "does not expire".to_owned(),
+    };
     format!("{}, {end}", holder_since(holder))
 }
 

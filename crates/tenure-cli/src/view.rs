@@ -1,15 +1,19 @@
 //! `ls`, `show`, `break`, `completions`.
 
-use std::io;
+use std::{io, time::Duration};
 
 use clap::CommandFactory;
 use comfy_table::{Table, presets::NOTHING};
 use serde::Serialize;
-use tenure::{command::shown, view::LockView};
+use tenure::{
+    ErrorKind, Locker,
+    command::shown,
+    view::{BreakScope, LockView},
+};
 
 use crate::{
     args::{Break, Cli, Global, Ls, Show},
-    exit::Stop,
+    exit::{Stop, chain},
     signals::unhandled,
     store, text,
     waiting::{Question, WALK},
@@ -102,6 +106,17 @@ pub(crate) fn lines(mut table: Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
+/// Has a store say which `max_ttl` its clients agreed on, where there is such a setting: [`Locker::promises`] knows it then. A store
+/// that does not answer says that where it is asked for more.
+pub(crate) async fn learn_terms(locks: &Locker) {
+    if locks.promises().max_ttl_parameter.is_some() {
+        let _ = tokio::time::timeout(TERMS, locks.inspect("tenure-terms")).await;
+    }
+}
+
+/// How long a store may take to say that.
+const TERMS: Duration = Duration::from_secs(1);
+
 pub(crate) async fn show(global: &Global, args: &Show) -> Result<u8, Stop> {
     let locks = store::look(global).await?;
     let question = Question::new(global, "looking at the lock").about(&args.name);
@@ -119,8 +134,12 @@ fn text(view: &LockView) -> String {
     let mut text = if view.holders.is_empty() { format!("{name} is free\n") } else { format!("{name}\n") };
     for held in &view.holders {
         let token = held.token.map_or_else(String::new, |token| format!(", token {token}"));
-        let (who, owner) = (text::holder(held), shown(&held.owner).within(128));
-        text += &format!("  held ({}) by {who}{token}, owner {owner}\n", held.mode);
+        let who = text::holder(held);
+        let owner = match held.is_foreign() {
+            true => String::new(),
+            false => format!(", owner {}", shown(&held.owner).within(128)),
+        };
+        text += &format!("  held ({}) by {who}{token}{owner}\n", held.mode);
     }
     for (place, waits) in view.queue.iter().enumerate() {
         let (place, waited) = (place + 1, text::seconds(waits.waiting));
@@ -138,7 +157,16 @@ fn text(view: &LockView) -> String {
 pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop> {
     let locks = store::look(global).await?;
     let question = Question::new(global, "breaking the lock").about(&args.name);
-    let robbed = question.answered(unhandled(), locks.force_release(&args.name)).await?;
+    let scope = match args.owner {
+        Some(owner) => BreakScope::Owner(owner),
+        None if args.foreign => BreakScope::All,
+        None => BreakScope::Leases,
+    };
+    let robbed = question.awaited(unhandled(), locks.force_release_from(&args.name, scope)).await;
+    let robbed = robbed.map_err(Stop::signalled)?.map_err(|error| match error.kind() {
+        ErrorKind::Invalid => Stop::usage(chain(&error)).of(&args.name),
+        _ => Stop::store(&error).of(&args.name),
+    })?;
     if global.quiet {
         return Ok(0);
     }
@@ -147,7 +175,13 @@ pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop
     for holder in &robbed {
         text += &format!("{name} was taken from {}\n", text::holder_since(holder));
     }
-    match try_print(if robbed.is_empty() { format!("{name} was free") } else { text }.as_str()) {
+    if robbed.is_empty() {
+        text = args.owner.map_or_else(
+            || format!("{name} was free"),
+            |owner| format!("{name} is not held by {owner}: nothing has changed"),
+        );
+    }
+    match try_print(&text) {
         // The break is done, even if it cannot be printed.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Stop::internal(format!(
             "{name}: the lock was broken, but cannot write to the standard output: {error}"
@@ -165,8 +199,6 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> Result<u8, Stop> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use proptest::{prelude::*, sample::select};
     use tenure::{
         AcquireError, BackendError, ErrorKind, FencingToken, Label, LockName,
@@ -225,7 +257,7 @@ mod tests {
                 .caused_by(io::Error::other(b));
             let shown = [error.to_string(), format!("{error:?}")];
             prop_assert!(shown.iter().all(|text| is_tame(text, 1)), "a failure");
-            prop_assert!(is_tame(&crate::exit::chain(&error), 1));
+            prop_assert!(is_tame(&chain(&error), 1));
         }
     }
 }

@@ -136,13 +136,45 @@ fn the_dead_of_a_group_are_buried_by_the_command() {
     assert!(!std::fs::exists(format!("/proc/{child}")).unwrap(), "it was left for us to bury");
 }
 
+/// Of those that share a lock one is robbed; and a holder that has left meanwhile robs nobody.
+fn one_of_the_holders_is_robbed(stage: &Stage) {
+    let start = |who: &str| {
+        let holder = stage.start(&["run", "--slots", "2", "job", "--", "sh", "-c", HOLD, who]);
+        stage.beats(who);
+        holder
+    };
+    let owners = || -> Vec<String> {
+        let view = stage.show("job");
+        view["holders"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| it["owner"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let stays = start("stays");
+    let [kept] = &owners()[..] else { panic!("one holds") };
+    let robbed = start("robbed");
+    let owner = owners().into_iter().find(|owner| owner != kept).unwrap();
+    let broken = stage.run(&["break", "job", "--owner", &owner]);
+    broken.silent(0);
+    assert!(broken.out.contains("job was taken from"), "{broken:?}");
+    robbed.ended().complained(79, "broken");
+    let again = stage.run(&["break", "job", "--owner", &owner]);
+    again.silent(0);
+    assert!(again.out.contains(&format!("job is not held by {owner}")), "{again:?}");
+    assert_eq!(owners(), std::slice::from_ref(kept));
+    stage.touch("go");
+    stays.ended().silent(0);
+}
+
 stage::on_every_store!(
     the_command_of_a_broken_lock_gets_term_and_the_next_token_is_larger,
     a_command_that_ignores_term_is_killed_after_its_grace_with_its_group,
     whoever_waits_for_a_broken_lock_gets_it_at_once,
     breaking_a_free_lock_is_no_error_and_raises_its_fence;
     but_quorums:
-    all_holders_of_slots_are_robbed;
+    all_holders_of_slots_are_robbed, one_of_the_holders_is_robbed;
     but_sessions:
     renew_and_unlock_by_the_robbed_say_that_it_is_gone,
 );

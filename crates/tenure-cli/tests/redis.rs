@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::stage::{
     Ended, START, Stage, assert_within,
-    files::{BEAT, DEAF_BEAT},
+    files::{BEAT, DEAF_BEAT, HOLD},
     scaled_ttl,
 };
 
@@ -155,7 +155,9 @@ fn a_foreign_lock_is_shown_and_waited_for() {
         (&holder["token"], &holder["label"], &holder["since"]),
         (&Value::Null, &Value::Null, &Value::Null)
     );
-    stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "theirs?[31m");
+    let refused = stage.run(&["run", "-n", "job", "--", "true"]);
+    refused.complained(1, "a client that is not Tenure");
+    assert!(!refused.err.contains("theirs"), "{refused:?}");
     let waiter = stage.start_waiter("job", &["run", "job", "--", "true"]);
     assert_eq!(stage.server().command(&["GET", "job"]).text(), theirs);
     stage.server().command(&["DEL", "job"]);
@@ -184,4 +186,49 @@ fn a_key_that_is_no_lock_is_refused() {
     let keys = format!("{:?}", stage.server().command(&["KEYS", "*job*"]));
     assert_eq!(keys.matches("job").count(), 1, "{keys}");
     assert_eq!(stage.server().command(&["LLEN", "job"]).int(), 1);
+}
+
+/// A rollout of a larger `max_ttl`: the first new process was refused, and all old ones once the record was raised.
+#[test]
+fn a_larger_max_ttl_joins_and_is_adopted_only_on_purpose() {
+    let mut stage = Stage::on_redis_with("?max_ttl=1s");
+    let new = stage.server().url("?max_ttl=3s");
+    let holder = stage.start(&["-q", "run", "old", "--", "sh", "-c", HOLD, "old"]);
+    stage.beats("old");
+    stage.run(&["-q", "run", "--url", &new, "new", "--", "true"]).silent(0);
+    let refused = stage.run(&["doctor", "-q", "--url", &new, "--adopt"]);
+    refused.complained(64, "repeat this with --raise");
+    assert!(
+        refused.err.contains("max_ttl of 1.0 s, this URL one of 3.0 s") && refused.err.contains(" sh"),
+        "{refused:?}"
+    );
+    stage.run(&["-q", "run", "other", "--", "true"]).silent(0);
+    stage.touch("go");
+    holder.ended().silent(0);
+    assert_eq!(stage.run(&["doctor", "-q", "--url", &new, "--adopt", "--raise"]).code, 0);
+    stage.run(&["-q", "run", "--url", &new, "--ttl", "3s", "new", "--", "true"]).silent(0);
+    stage.run(&["-q", "run", "old", "--", "true"]).complained(69, "max_ttl=3s");
+}
+
+/// A key without an expiry that another client has written is waited for, named without its value, and deleted only on purpose.
+#[test]
+fn a_foreign_key_without_an_expiry_is_said_to_have_none_and_broken_only_on_purpose() {
+    let mut stage = Stage::on_redis();
+    stage.server().command(&["SET", "user:1", "hunter2"]);
+    let words = "a client that is not Tenure, which has no expiry: until that client deletes it, or `tenure break --foreign`";
+    let waited = stage.run(&["run", "-w", "1s", "user:1", "--", "true"]);
+    waited.complained(1, words);
+    let shown = stage.run(&["show", "user:1"]);
+    assert!(shown.out.contains(words), "{shown:?}");
+    assert_eq!(stage.show("user:1")["holders"][0]["expires_in_ms"], Value::Null);
+    assert_eq!(stage.server().command(&["PTTL", "user:1"]).int(), -1, "it is not given one");
+    assert_eq!(stage.run(&["ls"]).out, "");
+    let refused = stage.run(&["break", "user:1"]);
+    refused.complained(64, "tenure break --foreign");
+    assert!(!format!("{waited:?}{shown:?}{refused:?}").contains("hunter2"));
+    assert_eq!(stage.server().command(&["GET", "user:1"]).text(), "hunter2");
+    let broken = stage.run(&["break", "user:1", "--foreign"]);
+    broken.silent(0);
+    assert!(!broken.out.contains("hunter2"), "{broken:?}");
+    stage.run(&["run", "-n", "user:1", "--", "true"]).silent(0);
 }

@@ -176,7 +176,7 @@ mod tests {
 
     use async_trait::async_trait;
     use tenure_core::{
-        Audience, BackendHandle, HolderView, Promises, Released, Renewal,
+        Audience, BackendHandle, BreakScope, HolderView, Promises, Released, Renewal,
         Severity::{Note, Problem},
         WakeStream, locked,
     };
@@ -270,7 +270,7 @@ mod tests {
             unreachable!("BUG: nothing is listed")
         }
 
-        async fn break_lock(&self, _: &LockName) -> Result<Vec<HolderView>, BackendError> {
+        async fn break_lock(&self, _: &LockName, _: BreakScope) -> Result<Vec<HolderView>, BackendError> {
             unreachable!("BUG: nothing is broken")
         }
 

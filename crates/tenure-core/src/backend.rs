@@ -140,7 +140,9 @@ pub trait Backend: Send + Sync + 'static {
     /// # Contract
     /// 1. It raises the last token above every token granted before, even if the lock was free.
     /// 2. It notifies the former holders, and grants to the next waiters.
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError>;
+    /// 3. The [scope](BreakScope) selects the holders. An owner that does not hold loses nothing, and then nothing changes.
+    ///    A waiter that was handed the lock and has not acquired it yet keeps its turn.
+    async fn break_lock(&self, name: &LockName, scope: BreakScope) -> Result<Vec<HolderView>, BackendError>;
 
     /// Waits for the background work of this handle, as long as the store answers. Call it before a program ends.
     ///
@@ -324,6 +326,18 @@ pub enum Released {
     Released,
     /// The owner neither held nor waited; nothing was changed.
     WasGone,
+}
+
+/// From which holders a [break](crate::Backend::break_lock) takes a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakScope {
+    /// From all that are clients of Tenure. If another client holds the lock, the break is refused as
+    /// [`Invalid`](ErrorKind::Invalid) and changes nothing: its key may be data of an application.
+    Leases,
+    /// From this owner only.
+    Owner(OwnerId),
+    /// From all, other clients included: their keys are deleted.
+    All,
 }
 
 /// The answer to a [`raise`](crate::QuorumNode::raise).

@@ -2,6 +2,7 @@
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
+use crate::name::LockName;
 use crate::shown::shown;
 
 /// The kind of a failure, which decides whether another attempt can help.
@@ -63,7 +64,16 @@ struct Inner {
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
+/// Why a break is refused that was not asked to take the lock from other clients.
+pub const FOREIGN_HOLDER: &str = "a client that is not Tenure holds this lock, or its key holds other data; to delete that anyway, \
+                                  use `tenure break --foreign` or `BreakScope::All`";
+
 impl BackendError {
+    /// For a backend: a break was not asked to take the lock from other clients.
+    pub fn foreign_holder(name: &LockName) -> Self {
+        Self::new(ErrorKind::Invalid, Outcome::NotApplied, FOREIGN_HOLDER).with("lock", name)
+    }
+
     /// A failure with a message for people: the cause and the remedy.
     pub fn new(kind: ErrorKind, outcome: Outcome, message: impl Into<String>) -> Self {
         let message = message.into();

@@ -25,10 +25,10 @@ mod token;
 mod view;
 
 pub use backend::{
-    Asker, Backend, BackendHandle, Claim, ClaimAnswer, Grant, InvalidMemo, Memo, Noted, QuorumNode, Raised,
-    Released, Renewal, WaitMode,
+    Asker, Backend, BackendHandle, BreakScope, Claim, ClaimAnswer, Grant, InvalidMemo, Memo, Noted,
+    QuorumNode, Raised, Released, Renewal, WaitMode,
 };
-pub use error::{BackendError, ErrorKind, Outcome};
+pub use error::{BackendError, ErrorKind, FOREIGN_HOLDER, Outcome};
 pub use host::{BoxFuture, Host, Start};
 pub use label::Label;
 pub use mode::Mode;

@@ -100,6 +100,17 @@ impl HolderView {
         Self { owner, mode, token: None, label: None, since: None, expires_in: None, is_this_process: false }
     }
 
+    /// For a backend: a client that is not Tenure, of which no more is known than that it is there. What it has written is not
+    /// shown: it may be a secret.
+    pub fn foreign(expires_in: Option<Duration>) -> Self {
+        Self { expires_in, ..Self::new(FOREIGN, Mode::Exclusive) }
+    }
+
+    /// True if it is a client that is not Tenure.
+    pub fn is_foreign(&self) -> bool {
+        self.since.is_none() && self.label.is_none() && self.token.is_none()
+    }
+
     /// The holder in one line, for people: its label, or its owner if it has none.
     pub fn who(&self) -> String {
         let who = who(self.label.as_ref(), &self.owner);
@@ -118,6 +129,9 @@ impl WaiterView {
         who(self.label.as_ref(), &self.owner)
     }
 }
+
+/// The owner of a holder of which nothing is known.
+const FOREIGN: &str = "a client that is not Tenure";
 
 fn who(label: Option<&Label>, owner: &str) -> String {
     label.map_or_else(|| shown(owner).within(128).to_string(), Label::to_string)

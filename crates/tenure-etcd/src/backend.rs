@@ -16,7 +16,11 @@
 //! owner without a key. Both this and the first write must come late, in this order, for a place that is not
 //! wanted; it ends with that lease. A lease that is kept alive late lasts longer by no more than its length.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use etcd_client::{Client, Txn, TxnOp, TxnOpResponse};
@@ -25,10 +29,10 @@ use futures_util::{
     stream::{self, StreamExt},
 };
 use tenure_core::{
-    Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, FencingToken,
-    Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Noted, Notifier, Order,
-    Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Restart, Sharing, Timing, WaitMode, WakeStream,
-    WakeSupport,
+    Absent, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, EndOfGrant,
+    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Noted,
+    Notifier, Order, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Restart, Sharing, Timing,
+    WaitMode, WakeStream, WakeSupport, locked,
 };
 
 use crate::{
@@ -57,6 +61,8 @@ struct ProcessState {
     owners: Owners,
     watchers: ChangeWatchers,
     notifier: Notifier,
+    /// Locks of which is known that no client of another layout used their name.
+    unmixed: Mutex<HashSet<LockName>>,
 }
 
 impl Etcd {
@@ -65,7 +71,8 @@ impl Etcd {
         let config = Arc::new(config);
         let (watermark, owners) = (Arc::default(), Owners::default());
         let (watchers, notifier) = (ChangeWatchers::default(), Notifier::default());
-        Self::sharing(Arc::new(ProcessState { config, host, watermark, owners, watchers, notifier }))
+        let unmixed = Mutex::default();
+        Self::sharing(Arc::new(ProcessState { config, host, watermark, owners, watchers, notifier, unmixed }))
     }
 
     fn sharing(shared: Arc<ProcessState>) -> Self {
@@ -106,6 +113,9 @@ impl Backend for Etcd {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
+        if self.shared.owners.key_at(claim.owner).is_none() {
+            self.must_be_unmixed(&claim.name, self.members.patience(claim.ttl)).await?;
+        }
         let folder = folder(&self.config().prefix, &claim.name);
         let key = key(&folder, claim.owner);
         let (seconds, patience) = (whole_seconds(claim.ttl), self.members.patience(claim.ttl));
@@ -205,16 +215,28 @@ impl Backend for Etcd {
     }
 
     /// Takes the lock from its holders. Every write raises the revision of the store, and so the fence.
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
+    async fn break_lock(&self, name: &LockName, scope: BreakScope) -> Result<Vec<HolderView>, BackendError> {
         let patience = self.config().response_timeout;
         let folder = folder(&self.config().prefix, name);
         let queue = self.members.queue(&folder, patience).await?;
-        let holders = queue.holders();
+        let mut holders = queue.holders().to_vec();
+        match scope {
+            BreakScope::Owner(owner) => {
+                holders.retain(|holder| holder.ours.as_ref().is_some_and(|value| value.owner == owner));
+                if holders.is_empty() {
+                    return Ok(Vec::new());
+                }
+            }
+            BreakScope::Leases if holders.iter().any(|holder| holder.ours.is_none()) => {
+                return Err(BackendError::foreign_holder(name));
+            }
+            BreakScope::Leases | BreakScope::All => {}
+        }
         if holders.is_empty() {
             self.raise(&folder, patience).await?;
             return Ok(Vec::new());
         }
-        let broken = view::with_time_left(&self.members, holders).await?;
+        let broken = view::with_time_left(&self.members, &holders).await?;
         try_join_all(holders.iter().map(|holder| self.break_one(name, holder, patience))).await?;
         Ok(broken)
     }
@@ -655,6 +677,23 @@ impl Etcd {
     }
 
     /// A foreign lease is its owner's, who may have other keys on it.
+    /// At the first claim of a name: no client keeps a lock of this name in a single key, which has no queue. It would exclude no
+    /// client of Tenure, nor be excluded.
+    async fn must_be_unmixed(&self, name: &LockName, patience: Duration) -> Result<(), BackendError> {
+        if locked(&self.shared.unmixed).contains(name) {
+            return Ok(());
+        }
+        if view::single_key(&self.members, name, patience).await?.is_some() {
+            return Err(error::single_key(&format!("{}{name}", self.config().prefix)));
+        }
+        let mut unmixed = locked(&self.shared.unmixed);
+        if unmixed.len() >= UNMIXED_MAX {
+            unmixed.clear();
+        }
+        unmixed.insert(name.clone());
+        Ok(())
+    }
+
     async fn break_one(
         &self,
         name: &LockName,
@@ -736,3 +775,6 @@ const RENEW_ROUNDS: usize = 3;
 
 /// How often a key is followed that goes to another lease meanwhile.
 const RELEASE_ROUNDS: usize = 3;
+
+/// Names that are remembered as those of one layout; more, and all are forgotten.
+const UNMIXED_MAX: usize = 4096;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use etcd_client::{AlarmAction, AlarmType, Client};
+use etcd_client::{AlarmAction, AlarmType, Client, GetOptions};
 use tenure_client::doctor::{Check, Trial, TrialError, described, finding, found, judged};
 use tenure_core::{
     Backend, BackendError, ErrorKind, Finding,
@@ -39,6 +39,10 @@ struct ClusterFacts {
     alarms: BTreeSet<i32>,
     /// How many members there are; `None` for a user who may not read that.
     size: Option<usize>,
+    /// The revision of the store.
+    revision: i64,
+    /// Its first revision can still be read: it was never compacted.
+    keeps_all: bool,
 }
 
 struct MemberFacts {
@@ -50,6 +54,8 @@ struct MemberStatus {
     cluster: u64,
     version: String,
     knows_leader: bool,
+    /// Of its database, in bytes, with what can be used again.
+    bytes: i64,
 }
 
 impl ClusterFacts {
@@ -63,6 +69,7 @@ impl ClusterFacts {
                 cluster: status.header().map_or(0, |header| header.cluster_id()),
                 version: status.version().to_owned(),
                 knows_leader: status.leader() != 0,
+                bytes: status.db_size(),
             });
             cluster.members.push(MemberFacts { address: members.address(index).to_owned(), status });
         }
@@ -78,6 +85,15 @@ impl ClusterFacts {
         }
         let list = members.ask(patience, async |mut client: Client| client.member_list().await).await;
         cluster.size = unless_denied(list)?.map(|list| list.value.members().len());
+        let prefix = members.config.prefix.as_str();
+        let at = |revision| GetOptions::new().with_revision(revision).with_count_only();
+        let now =
+            members.ask(patience, async |mut client: Client| client.get(prefix, Some(at(0))).await).await;
+        if let Some(now) = unless_denied(now)? {
+            cluster.revision = now.value.header().map_or(0, |header| header.revision());
+            let first = async |mut client: Client| client.get(prefix, Some(at(1))).await;
+            cluster.keeps_all = members.ask(patience, first).await.is_ok();
+        }
         Ok(cluster)
     }
 
@@ -106,7 +122,7 @@ const OF_A_MEMBER: [Check<MemberFacts>; 2] = [
     }),
 ];
 
-const OF_THE_CLUSTER: [Check<ClusterFacts>; 6] = [
+const OF_THE_CLUSTER: [Check<ClusterFacts>; 8] = [
     Check::new("one cluster", |cluster| {
         let clusters: BTreeSet<u64> = cluster.statuses().map(|(_, status)| status.cluster).collect();
         let what = "the URL names members of different clusters: two may hold one lock";
@@ -128,6 +144,25 @@ const OF_THE_CLUSTER: [Check<ClusterFacts>; 6] = [
         let remedy = "compact, defragment, raise --quota-backend-bytes, then `etcdctl alarm disarm`";
         found(is_full, Problem, what, remedy)
     }),
+    Check::new("compaction", |cluster| {
+        let what = format!(
+            "etcd was never compacted and keeps {} revisions: each lock adds two to four, and once its space is used up \
+             (--quota-backend-bytes, 2 GiB unless set), it takes no writes of any client",
+            cluster.revision
+        );
+        let remedy = "start the members with --auto-compaction-retention=1h, and compact and defragment once";
+        found(cluster.keeps_all && cluster.revision > MANY_REVISIONS, Warning, what, remedy)
+    }),
+    Check::new("size", |cluster| {
+        let (address, status) = cluster.statuses().max_by_key(|(_, status)| status.bytes)?;
+        let what = format!(
+            "the database of {address} has {} MiB: once --quota-backend-bytes is reached (2 GiB unless set), no lock can be \
+             acquired",
+            status.bytes >> 20
+        );
+        let remedy = "compact and defragment, or raise --quota-backend-bytes";
+        found(status.bytes > MUCH, Warning, what, remedy)
+    }),
     Check::new("data", |cluster| {
         let is_corrupt = cluster.alarms.iter().any(|alarm| *alarm != AlarmType::Nospace as i32);
         let what = "members disagree about the data (alarm CORRUPT): no lock can be trusted";
@@ -144,6 +179,11 @@ const OF_THE_CLUSTER: [Check<ClusterFacts>; 6] = [
         found(known < size, Warning, what, "name all of them in the URL, as in etcd://a,b,c")
     }),
 ];
+
+/// So many revisions are some MiB.
+const MANY_REVISIONS: i64 = 10_000;
+/// Three quarters of the space that etcd has unless it is told otherwise.
+const MUCH: i64 = 3 << 29;
 
 /// Before 3.4.31 and 3.5.13, a leader that was replaced while it hung went on to end leases.
 fn revokes_as_old_leader(version: &str) -> bool {
@@ -195,7 +235,7 @@ mod tests {
 
     /// Members of these clusters, of this version, with or without a leader.
     fn cluster(clusters: &[u64], version: &str, knows_leader: bool) -> ClusterFacts {
-        let status = |cluster| MemberStatus { cluster, version: version.to_owned(), knows_leader };
+        let status = |cluster| MemberStatus { cluster, version: version.to_owned(), knows_leader, bytes: 0 };
         let member = |&cluster| MemberFacts { address: format!("m{cluster}"), status: Ok(status(cluster)) };
         ClusterFacts {
             members: clusters.iter().map(member).collect(),
@@ -212,7 +252,12 @@ mod tests {
         };
         let mut unknown = cluster(&[1, 1, 1], "3.6.0", true);
         unknown.size = Some(4);
+        let (mut kept, mut large) = (cluster(&[1, 1, 1], "3.6.0", true), cluster(&[1, 1, 1], "3.6.0", true));
+        (kept.revision, kept.keeps_all) = (10_001, true);
+        large.members[1].status.as_mut().unwrap().bytes = 1700 << 20;
         for (facts, severity, what) in [
+            (kept, Warning, "never compacted and keeps 10001 revisions"),
+            (large, Warning, "the database of m1 has 1700 MiB"),
             (cluster(&[1, 2, 1], "3.6.0", true), Problem, "members of different clusters"),
             (cluster(&[1, 1, 1], "3.5.9", true), Warning, "m1, m1, m1: a leader of this version"),
             (alarmed(AlarmType::Nospace), Problem, "NOSPACE"),

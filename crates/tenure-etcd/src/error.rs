@@ -71,6 +71,13 @@ pub(crate) fn another_cluster() -> BackendError {
     BackendError::new(Corrupt, Outcome::NotApplied, message)
 }
 
+/// Another client has a lock of this name in another layout.
+pub(crate) fn single_key(key: &str) -> BackendError {
+    let message = "another client keeps this lock in a single key, as python-etcd3, aetcd, tooz and npm etcd3 do: it excludes no client \
+                   of Tenure, nor the other way round; use different names, or prefix= in the URL";
+    BackendError::new(Invalid, Outcome::NotApplied, message).with("key", key)
+}
+
 /// A `WaitMode::Wake`.
 pub(crate) fn no_turnless_place() -> BackendError {
     let message = "etcd cannot be a node of a quorum: its queue grants to every waiter in turn";

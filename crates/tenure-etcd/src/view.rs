@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use etcd_client::{Client, GetOptions, GetResponse, KeyValue};
 use futures_util::stream::{self, StreamExt};
-use tenure_core::{BackendError, HolderView, LockName, LockView, WaiterView};
+use tenure_core::{BackendError, ErrorKind, HolderView, LockName, LockView, Mode, WaiterView};
 
 use crate::{
     members::Members,
@@ -16,8 +16,28 @@ pub(crate) async fn look(members: &Members, name: &LockName) -> Result<LockView,
     let patience = members.config.response_timeout;
     let queue = members.queue(&folder(&members.config.prefix, name), patience).await?;
     let mut view = view(members, name.clone(), queue).await?;
+    view.holders.extend(single_key(members, name, patience).await?.map(|lease| {
+        let owner = format!("lease {lease:x}, in a single key, which excludes no client of Tenure");
+        HolderView::new(owner, Mode::Exclusive)
+    }));
     view.memo = memo::memo_view(members, name).await?;
     Ok(view)
+}
+
+/// The lease of a key that has just the name of the lock, as some clients keep one; `None` also for a user who may not read it.
+pub(crate) async fn single_key(
+    members: &Members,
+    name: &LockName,
+    patience: Duration,
+) -> Result<Option<i64>, BackendError> {
+    let key = format!("{}{name}", members.config.prefix);
+    let options = || GetOptions::new().with_serializable();
+    let request = async |mut client: Client| client.get(key.as_str(), Some(options())).await;
+    match members.ask(patience, request).await {
+        Ok(read) => Ok(read.value.kvs().first().map(KeyValue::lease)),
+        Err(error) if error.kind() == ErrorKind::Denied => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// A queue for display. A holder or waiter that has left since the read is not shown.

@@ -219,6 +219,21 @@ async fn what_weakens_our_promises_is_found() {
     let lone = EtcdServer::start();
     let alone = found(lone.url("")).await;
     assert!(has(&alone, "the cluster has one member"), "{alone:?}");
+    assert!(!has(&alone, "never compacted"), "{alone:?}");
+    let writes = (0..100).map(async |_| {
+        let mut client = etcd_client::Client::connect([lone.address()], None).await.unwrap();
+        for _ in 0..101 {
+            client.put("other", "x", None).await.unwrap();
+        }
+    });
+    futures_util::future::join_all(writes).await;
+    let full = found(lone.url("")).await;
+    assert!(has(&full, "Warning etcd was never compacted and keeps 1"), "{full:?}");
+    let mut client = etcd_client::Client::connect([lone.address()], None).await.unwrap();
+    client.compact(10_000, None).await.unwrap();
+    client.delete("other", None).await.unwrap();
+    let compacted = found(lone.url("")).await;
+    assert!(!has(&compacted, "compacted"), "{compacted:?}");
     let mixed = found(format!("etcd://{},{}", lone.address(), cluster.member(0).address())).await;
     assert!(has(&mixed, "different clusters"), "{mixed:?}");
     assert_eq!(left(&lone), (Vec::new(), 0), "it leaves nothing behind");

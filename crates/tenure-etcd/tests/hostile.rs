@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Command, time::Duration};
 
-use tenure_core::{Audience, BackendHandle, ErrorKind, Renewal, WakeEvent};
+use tenure_core::{Audience, BackendHandle, BreakScope, ErrorKind, Renewal, WakeEvent};
 use tenure_testkit::{
     conformance::player::Player,
     etcd::{EtcdServer, Recipe},
@@ -76,7 +76,7 @@ async fn a_holder_hears_of_a_break_after_a_compaction() {
     let told = async { while hints.next().await != rung {} };
     in_time("it is told that it may have missed something", PATIENCE, told).await;
     becomes("it listens again", async || (watchers() > 0.0).then_some(())).await;
-    elsewhere.break_lock(&named("job")).await.unwrap();
+    elsewhere.break_lock(&named("job"), BreakScope::Leases).await.unwrap();
     let told = async { while hints.next().await != rung {} };
     in_time("it is told of the break", PATIENCE, told).await;
 }

@@ -12,6 +12,7 @@ use std::{
 };
 
 use tempfile::TempDir;
+use tenure::view::BreakScope;
 use tenure_core::Mode;
 use tenure_testkit::{
     conformance::player::Player,
@@ -141,13 +142,31 @@ async fn our_memo_does_not_keep_it_out() {
     assert_eq!(view.holders[0].owner, format!("lease {}", key.strip_prefix("job/").unwrap()));
 }
 
+/// L1: locks of python-etcd3, aetcd, tooz and npm etcd3 are single keys with a lease: both sides were let in, and nothing said so.
+#[tokio::test]
+async fn a_lock_in_a_single_key_is_refused_and_shown() {
+    let server = EtcdServer::start();
+    let mut client = etcd_client::Client::connect([server.address()], None).await.unwrap();
+    let lease = client.lease_grant(60, None).await.unwrap().id();
+    let options = etcd_client::PutOptions::new().with_lease(lease);
+    client.put("job", "a secret", Some(options)).await.unwrap();
+    let locks = locker(&server.url(""));
+    let refused = locks.mutex("job").within(PATIENCE).acquire().await.unwrap_err().to_string();
+    let view = locks.inspect("job").await.unwrap();
+    assert!(view.holders[0].is_foreign() && view.holders[0].who().contains("single key"), "{view:?}");
+    client.delete("job", None).await.unwrap();
+    let guard = locks.mutex("job").within(PATIENCE).acquire().await.unwrap();
+    guard.release().await.unwrap();
+    assert!(refused.contains("single key") && !format!("{view:?}{refused}").contains("secret"), "{refused}");
+}
+
 /// A foreign holder is robbed by `break`, and its lease, on which it may have more, stays its own.
 #[tokio::test]
 async fn a_break_takes_its_lock_and_not_its_lease() {
     let server = EtcdServer::start();
     let (_theirs, key) = Foreign::holding(&server, "job");
     let locks = locker(&server.url(""));
-    let robbed = locks.force_release(&named("job")).await.unwrap();
+    let robbed = locks.force_release_from(&named("job"), BreakScope::All).await.unwrap();
     assert_eq!(robbed[0].owner, format!("lease {}", key.strip_prefix("job/").unwrap()));
     let guard = locks.mutex("job").within(PATIENCE).acquire().await.unwrap();
     assert_eq!(left(&server).1, 2, "its lease and ours");

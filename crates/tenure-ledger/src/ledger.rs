@@ -12,8 +12,8 @@ use std::{collections::VecDeque, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use tenure_core::{
-    Audience, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView, Label, LockName, LockView,
-    Memo, MemoView, Mode, Moment, Noted, OwnerId, Raised, Released, Renewal, WaitMode, WaiterView,
+    Audience, BreakScope, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView, Label, LockName,
+    LockView, Memo, MemoView, Mode, Moment, Noted, OwnerId, Raised, Released, Renewal, WaitMode, WaiterView,
 };
 
 use crate::rules::{Floor, Rules};
@@ -21,6 +21,9 @@ use crate::rules::{Floor, Rules};
 /// The state of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
+    /// Raised by a version of Tenure that stores what this one must not read as if it knew it, nor write back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    format: u32,
     /// The last token minted.
     fence: u64,
     holders: Vec<Holder>,
@@ -180,14 +183,26 @@ impl Ledger {
     ///
     /// # Errors
     /// [`LedgerError::TokensSpent`]; then the holders keep the lock.
-    pub fn break_lock(&mut self, now: Moment, rules: &Rules) -> Result<Change<Vec<HolderView>>, LedgerError> {
+    pub fn break_lock(
+        &mut self,
+        now: Moment,
+        rules: &Rules,
+        scope: BreakScope,
+    ) -> Result<Change<Vec<HolderView>>, LedgerError> {
         let mut wakes = WakeList::new();
+        // A waiter that got a hand-off and has not claimed yet is not a holder, and keeps its turn.
+        let is_robbed = |h: &Holder| {
+            let is_meant = if let BreakScope::Owner(owner) = scope { h.owner == owner } else { true };
+            is_meant && h.token.is_some() && h.ends_us > micros(now.boot)
+        };
+        if matches!(scope, BreakScope::Owner(_)) && !self.holders.iter().any(is_robbed) {
+            return Ok(Change { answer: Vec::new(), wakes, changed: false });
+        }
         self.mint(now, rules.floor, 1)?;
         self.settle(now, rules, &mut wakes);
-        // A waiter that got a hand-off and has not claimed yet is not a holder, and keeps its turn.
-        let (robbed, handed): (Vec<Holder>, Vec<Holder>) =
-            std::mem::take(&mut self.holders).into_iter().partition(|h| h.token.is_some());
-        self.holders = handed;
+        let (robbed, left): (Vec<Holder>, Vec<Holder>) =
+            std::mem::take(&mut self.holders).into_iter().partition(is_robbed);
+        self.holders = left;
         wakes.extend(robbed.iter().map(|h| (Audience::Holders, h.owner)));
         self.hand_on(now, rules, &mut wakes);
         Ok(Change { answer: robbed.iter().map(|h| h.view(now)).collect(), wakes, changed: true })
@@ -437,7 +452,18 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError::Unreadable`] if it is other text.
     pub fn decode(text: &str) -> Result<Self, LedgerError> {
-        Ok(serde_json::from_str(text)?)
+        #[derive(Deserialize)]
+        struct Stored {
+            format: u32,
+        }
+        match serde_json::from_str::<Self>(text) {
+            Ok(ledger) if ledger.format == 0 => Ok(ledger),
+            Ok(_) => Err(LedgerError::Newer),
+            Err(error) => match serde_json::from_str(text) {
+                Ok(Stored { format }) if format > 0 => Err(LedgerError::Newer),
+                _ => Err(error.into()),
+            },
+        }
     }
 
     /// Its visible state at `now`; expired holders and places, and an expired memo, are left out.
@@ -449,6 +475,11 @@ impl Ledger {
         view.memo = self.memo.as_ref().filter(|memo| !memo.is_over(now)).map(|memo| memo.view(now));
         view
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(format: &u32) -> bool {
+    *format == 0
 }
 
 /// The result of a verb.
@@ -641,6 +672,9 @@ pub enum LedgerError {
          nothing is granted"
     )]
     TokensSpent,
+    /// A newer version of Tenure wrote the stored text.
+    #[error("the stored state of the lock is newer than this tenure: upgrade it")]
+    Newer,
     /// The stored text is not a ledger.
     #[error("the stored state of the lock is damaged, or another program wrote it")]
     Unreadable(#[from] serde_json::Error),
@@ -651,6 +685,7 @@ impl LedgerError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::QueueFull { .. } => ErrorKind::Unavailable,
+            Self::Newer => ErrorKind::Unsupported,
             Self::TokensSpent | Self::Unreadable(_) => ErrorKind::Corrupt,
         }
     }

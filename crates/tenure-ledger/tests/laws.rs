@@ -6,8 +6,8 @@ use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
 
 use proptest::prelude::*;
 use tenure_core::{
-    Audience, Claim, ClaimAnswer, LockName, Mode, Moment, OwnerId, ProcessId, Released, Renewal, Timing,
-    WaitMode,
+    Audience, BreakScope, Claim, ClaimAnswer, ErrorKind, LockName, Mode, Moment, OwnerId, ProcessId,
+    Released, Renewal, Timing, WaitMode,
 };
 use tenure_ledger::{Ledger, Rules};
 
@@ -260,7 +260,7 @@ impl World {
 
     fn break_lock(&mut self) {
         let before = self.last_token.max(self.ledger.fence());
-        let change = self.ledger.break_lock(self.now, &self.rules).unwrap();
+        let change = self.ledger.break_lock(self.now, &self.rules, BreakScope::Leases).unwrap();
         assert!(self.ledger.fence() > before, "L2: break raises the fence");
         for robbed in &change.answer {
             let attempt = self.attempts.iter_mut().find(|a| a.owner.to_string() == robbed.owner).unwrap();
@@ -457,9 +457,24 @@ fn a_break_leaves_the_turn_to_whoever_was_handed_the_lock() {
         let _ = ledger.claim(at(0), &rules, &claim(n, Mode::Exclusive)).unwrap();
     }
     let _ = ledger.release(at(1), &rules, owner(1));
-    assert_eq!(ledger.break_lock(at(2), &rules).unwrap().answer, []);
+    assert_eq!(ledger.break_lock(at(2), &rules, BreakScope::Leases).unwrap().answer, []);
     let third = ledger.claim(at(3), &rules, &claim(3, Mode::Exclusive)).unwrap();
     assert!(matches!(third.answer, ClaimAnswer::Queued { .. }), "L7: {:?}", third.answer);
     let second = ledger.claim(at(4), &rules, &claim(2, Mode::Exclusive)).unwrap();
     assert!(matches!(second.answer, ClaimAnswer::Granted(_)));
+}
+
+/// An old program took what a newer one had stored for its own, and wrote it back without what it did not know.
+#[test]
+fn what_a_newer_version_stored_is_refused() {
+    let text = Ledger::new(7).encode();
+    assert!(!text.contains("format"), "today's text is as it was: {text}");
+    for newer in [text.replacen('{', r#"{"format":1,"#, 1), r#"{"format":2,"other":[]}"#.to_owned()] {
+        let error = Ledger::decode(&newer).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().contains("is newer than this tenure")),
+            (ErrorKind::Unsupported, true)
+        );
+    }
+    assert_eq!(Ledger::decode("{}").unwrap_err().kind(), ErrorKind::Corrupt);
 }

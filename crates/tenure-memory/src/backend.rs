@@ -8,10 +8,10 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::{
-    Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, FencingToken,
-    Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Moment, Noted, Notifier,
-    Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Severity,
-    Sharing, WakeStream, WakeSupport, locked,
+    Absent, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, EndOfGrant,
+    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Moment, Noted,
+    Notifier, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart,
+    Severity, Sharing, WakeStream, WakeSupport, locked,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
@@ -178,8 +178,8 @@ impl Backend for Memory {
         Ok(views)
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
-        self.attempt(name, |ledger, now, rules| ledger.break_lock(now, rules))
+    async fn break_lock(&self, name: &LockName, scope: BreakScope) -> Result<Vec<HolderView>, BackendError> {
+        self.attempt(name, |ledger, now, rules| ledger.break_lock(now, rules, scope))
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use tenure_core::{ErrorKind, Memo, Outcome, Released, Renewal, Severity};
+use tenure_core::{BreakScope, ErrorKind, Memo, Outcome, Released, Renewal, Severity};
 use tenure_testkit::{
     clock::Clock,
     conformance::player::Player,
@@ -285,7 +285,7 @@ async fn what_is_dropped_anywhere_leaves_nothing() {
                     dropped_after(polls, a.backend.note(name, owner, grants[0].token, &memo)).await.is_some()
                 }
                 "release" => dropped_after(polls, a.backend.release(name, owner)).await.is_some(),
-                _ => dropped_after(polls, a.backend.break_lock(name)).await.is_some(),
+                _ => dropped_after(polls, a.backend.break_lock(name, BreakScope::Leases)).await.is_some(),
             };
             dropped += usize::from(!is_done);
             // As the reaper has it, on a handle of its own.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure_core::{Audience, WakeEvent};
+use tenure_core::{Audience, BreakScope, WakeEvent};
 use tenure_testkit::{clock::Clock, conformance::player::Player, mysql::Recipe, patience::slowness};
 
 use crate::stage::{mysql, player, soon, until};
@@ -19,7 +19,7 @@ async fn a_break_elsewhere_is_heard_within_two_seconds() {
     let mut wakes = a.backend.wakes(a.claim.owner.process(), Audience::Holders);
     for _ in 0..2 {
         let begun = Instant::now();
-        assert_eq!(b.break_lock(&a.claim.name).await.unwrap().len(), 1);
+        assert_eq!(b.break_lock(&a.claim.name, BreakScope::Leases).await.unwrap().len(), 1);
         assert_eq!(soon(wakes.next()).await, WakeEvent::Owner(a.claim.owner));
         assert!(begun.elapsed() < Duration::from_secs(2) * slowness(), "{:?}", begun.elapsed());
         a.enter().await;
@@ -32,7 +32,7 @@ async fn a_guard_hears_that_its_lock_was_broken() {
     let server = Recipe::new().start();
     let locker = tenure::connect(&server.url("")).await.unwrap();
     let held = locker.mutex("one").ttl(Duration::from_secs(600)).acquire().await.unwrap();
-    mysql(&server.url("")).break_lock(&"one".parse().unwrap()).await.unwrap();
+    mysql(&server.url("")).break_lock(&"one".parse().unwrap(), BreakScope::Leases).await.unwrap();
     until("it is told", async || held.check().is_err()).await;
 }
 
@@ -43,7 +43,7 @@ async fn hints_are_bounded_and_those_that_are_over_are_said_to_be_missed() {
     let (a, b) = (player(&server.url(""), "one"), mysql(&server.url("")));
     let break_it = async || {
         a.enter().await;
-        b.break_lock(&a.claim.name).await.unwrap();
+        b.break_lock(&a.claim.name, BreakScope::Leases).await.unwrap();
     };
     for _ in 0..70 {
         break_it().await;
@@ -63,7 +63,7 @@ async fn hints_of_a_day_ago_are_swept() {
     let server = Recipe::new().clock(&clock).start();
     let (a, b) = (player(&server.url(""), "one"), mysql(&server.url("")));
     a.enter().await;
-    b.break_lock(&a.claim.name).await.unwrap();
+    b.break_lock(&a.claim.name, BreakScope::Leases).await.unwrap();
     assert_eq!(server.sql(ROWS), "1");
     clock.advance(Duration::from_secs(25 * 3600));
     let mut count = 0;

@@ -1,6 +1,6 @@
 //! What a user of the database must be allowed, and what it is told if it is not.
 
-use tenure_core::{ErrorKind, Outcome, Released, Renewal, Severity};
+use tenure_core::{BreakScope, ErrorKind, Outcome, Released, Renewal, Severity};
 use tenure_testkit::{conformance::player::Player, mysql::MysqlServer};
 
 use crate::stage::{finding, mysql, player, refused_as};
@@ -24,7 +24,7 @@ async fn every_verb_works(url: &str) {
     assert!(renewed.into_iter().all(|answer| answer.unwrap() == Renewal::Renewed));
     assert_eq!(a.leave().await, Released::Released);
     b.enter().await;
-    assert_eq!(a.backend.break_lock(&b.claim.name).await.unwrap().len(), 1);
+    assert_eq!(a.backend.break_lock(&b.claim.name, BreakScope::Leases).await.unwrap().len(), 1);
     assert_eq!(a.backend.list("one").await.unwrap(), []);
     // Some of these names sweep.
     for n in 0..200 {

@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::future::join_all;
 use mysql_async::prelude::Queryable;
-use tenure_core::{ErrorKind, LockName, Outcome, Released, Renewal, Severity};
+use tenure_core::{BreakScope, ErrorKind, LockName, Outcome, Released, Renewal, Severity};
 use tenure_testkit::{
     conformance::player::Player,
     mysql::MysqlServer,
@@ -229,7 +229,7 @@ async fn what_a_trigger_changes_is_no_grant() {
         finding(&a.backend, Severity::Warning, "triggers: meddler").await;
         finding(&a.backend, Severity::Problem, "not what was written to it").await;
         server.sql("DROP TRIGGER meddler");
-        a.backend.break_lock(&a.claim.name).await.unwrap();
+        a.backend.break_lock(&a.claim.name, BreakScope::Leases).await.unwrap();
         enter_in_time(&a).await;
     }
 }
@@ -293,7 +293,7 @@ async fn a_table_of_another_program_is_left_alone() {
         let (backend, name) = (mysql(&url), LockName::new("one").unwrap());
         assert_eq!(backend.inspect(&name).await.unwrap_err().kind(), ErrorKind::Corrupt);
         assert_eq!(backend.list("").await.unwrap_err().kind(), ErrorKind::Corrupt);
-        assert_eq!(backend.break_lock(&name).await.unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(backend.break_lock(&name, BreakScope::Leases).await.unwrap_err().kind(), ErrorKind::Corrupt);
         finding(&backend, Severity::Problem, "not one of tenure").await;
         assert_eq!(server.sql(&format!("SELECT * FROM theirs{n}")), rows);
         // It goes away, and the same handle makes its own.

@@ -31,7 +31,12 @@ const QUESTION: &str = "SELECT current_setting('server_version'), current_settin
         WHERE tgrelid = c.oid AND NOT tgisinternal AND tgenabled <> 'D'), ''), \
     coalesce((SELECT string_agg(quote_ident(rulename), ', ' ORDER BY rulename) FROM pg_rewrite \
         WHERE ev_class = c.oid AND ev_enabled <> 'D' AND c.relkind IN ('r', 'p')), ''), \
-    coalesce(row_security_active(c.oid), false) \
+    coalesce(row_security_active(c.oid), false), \
+    coalesce((SELECT extract(epoch FROM clock_timestamp() - min(xact_start))::float8 FROM pg_stat_activity \
+        WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid()), 0), \
+    coalesce((SELECT extract(epoch FROM clock_timestamp() - min(prepared))::float8 FROM pg_prepared_xacts), 0), \
+    coalesce((SELECT max(age(xmin))::int8 FROM pg_replication_slots), 0), \
+    coalesce((SELECT n_dead_tup FROM pg_stat_all_tables WHERE relid = c.oid), 0) \
     FROM (SELECT to_regclass($1) AS oid) AS wanted LEFT JOIN pg_class c ON c.oid = wanted.oid";
 
 /// What the server says of itself, and what is known of the connection.
@@ -53,6 +58,14 @@ struct DatabaseFacts {
     triggers: String,
     rules: String,
     has_policies: bool,
+    /// For how long the oldest transaction of another session is open, as far as this role may see it, in seconds.
+    open_s: f64,
+    /// The same of one that was prepared.
+    prepared_s: f64,
+    /// How many transactions the oldest replication slot holds back.
+    slot_age: i64,
+    /// Old versions of rows that could not be removed yet.
+    dead_rows: i64,
 }
 
 impl DatabaseFacts {
@@ -83,6 +96,10 @@ impl DatabaseFacts {
             triggers: row.try_get(11)?,
             rules: row.try_get(12)?,
             has_policies: row.try_get(13)?,
+            open_s: row.try_get(14)?,
+            prepared_s: row.try_get(15)?,
+            slot_age: row.try_get(16)?,
+            dead_rows: row.try_get(17)?,
         })
     }
 }
@@ -121,7 +138,7 @@ pub(crate) async fn examine<B: Backend>(
 
 /// Whether what was granted is there after a crash; the table and our rights; and what was added to the table
 /// that may change, swallow or hide what is written to it.
-const CHECKS: [Check<DatabaseFacts>; 15] = [
+const CHECKS: [Check<DatabaseFacts>; 16] = [
     Check::new("version", |it| {
         let what = format!("PostgreSQL {} is older than 11", it.version);
         found(
@@ -187,6 +204,24 @@ const CHECKS: [Check<DatabaseFacts>; 15] = [
         let remedy = "ALTER TABLE … ALTER COLUMN name TYPE text COLLATE \"C\"";
         found(is_ours && !it.connection.takes_places, Note, what, remedy)
     }),
+    Check::new("old snapshot", |it| {
+        let cause = match (it.open_s.max(it.prepared_s), it.slot_age) {
+            (open, _) if open > OLD_S && it.prepared_s > it.open_s => "a prepared transaction",
+            (open, _) if open > OLD_S => "a transaction",
+            (_, age) if age > MANY_TRANSACTIONS => "a replication slot",
+            _ if it.dead_rows > MANY_DEAD => "a transaction, a replication slot or a lack of autovacuum",
+            _ => return None,
+        };
+        let open = it.open_s.max(it.prepared_s);
+        let since = if open > OLD_S { format!(" that is open for {open:.0} s") } else { String::new() };
+        let what = format!(
+            "{cause}{since} keeps old versions of rows from being removed ({} in the table): a busy lock gets slower and slower",
+            it.dead_rows
+        );
+        let remedy = "end it: see pg_stat_activity by xact_start, pg_prepared_xacts, pg_replication_slots; \
+                      idle_in_transaction_session_timeout ends forgotten ones";
+        Some(finding(Warning, what, remedy))
+    }),
     Check::new("triggers", |it| added("triggers", &it.triggers)),
     Check::new("rules", |it| added("rules", &it.rules)),
     Check::new("policies", |it| {
@@ -194,6 +229,13 @@ const CHECKS: [Check<DatabaseFacts>; 15] = [
         found(it.has_policies, Warning, what, "ALTER TABLE … DISABLE ROW LEVEL SECURITY")
     }),
 ];
+
+/// A transaction that is open for so long holds back what busy locks leave behind, in seconds.
+const OLD_S: f64 = 60.0;
+/// So many transactions pass in some minutes of a busy lock.
+const MANY_TRANSACTIONS: i64 = 100_000;
+/// Old versions of rows with which each request is slower.
+const MANY_DEAD: i64 = 20_000;
 
 /// What it costs that waiters have no rows of their own.
 const ALL_IN_ONE: &str = "all who wait for a lock have their places in its row: from some fifty processes on \
@@ -307,6 +349,10 @@ mod tests {
             triggers: String::new(),
             rules: String::new(),
             has_policies: false,
+            open_s: 59.0,
+            prepared_s: 59.0,
+            slot_age: 90_000,
+            dead_rows: 10_000,
         }
     }
 
@@ -315,9 +361,13 @@ mod tests {
     #[test]
     fn each_fact_that_is_wrong_is_one_finding() {
         assert_eq!(judged(&CHECKS, &healthy()), []);
-        let cases: [(Change, _, _); 16] = [
+        let cases: [(Change, _, _); 20] = [
             (|it| it.version_number = 100_023, Problem, "is older than 11"),
             (|it| it.syncs = false, Problem, "fsync is off"),
+            (|it| it.open_s = 90.0, Warning, "a transaction that is open for 90 s"),
+            (|it| it.prepared_s = 90.0, Warning, "a prepared transaction that is open for 90 s"),
+            (|it| it.slot_age = 200_000, Warning, "a replication slot keeps old versions"),
+            (|it| it.dead_rows = 30_000, Warning, "(30000 in the table)"),
             (|it| it.writes_whole_pages = false, Problem, "full_page_writes is off"),
             (|it| it.waits_for_disk = false, Problem, "synchronous_commit is off"),
             (|it| it.waits_for_no_standby = true, Note, "do not wait for a standby"),

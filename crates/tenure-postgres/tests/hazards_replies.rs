@@ -9,7 +9,7 @@ use std::{
 };
 
 use tenure_core::{
-    BackendHandle, ClaimAnswer, ErrorKind, FencingToken, LockName, Outcome, Released, Renewal,
+    BackendHandle, BreakScope, ClaimAnswer, ErrorKind, FencingToken, LockName, Outcome, Released, Renewal,
 };
 use tenure_testkit::{
     conformance::player::Player,
@@ -214,7 +214,7 @@ async fn what_was_granted_before_a_crash_is_there_after_it() {
             let name = LockName::new(format!("crash/{n}")).unwrap();
             let fence = witness.inspect(&name).await.unwrap().fence;
             assert!(Some(fence) >= *last, "{fence:?} is stored, and {last:?} was granted");
-            witness.break_lock(&name).await.unwrap();
+            witness.break_lock(&name, BreakScope::Leases).await.unwrap();
         }
         let seen = witness.inspect(&held.name).await.unwrap();
         assert_eq!(seen.holders.first().and_then(|holder| holder.token), Some(held.token), "it holds");

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tenure_core::{BackendError, ClaimAnswer, ErrorKind, LockName, Outcome, Released, Renewal, Severity};
+use tenure_core::{
+    BackendError, BreakScope, ClaimAnswer, ErrorKind, LockName, Outcome, Released, Renewal, Severity,
+};
 use tenure_testkit::{
     conformance::player::Player,
     ports,
@@ -115,7 +117,7 @@ async fn a_standby_takes_over() {
     assert_eq!(standby.psql("SELECT pg_promote()"), "t");
     assert!(!b.try_enter().await, "the lease was copied");
     stage::until("the new primary is found", async || d.backend.claim(&d.claim).await.is_ok()).await;
-    assert_eq!(b.backend.break_lock(&b.claim.name).await.unwrap().len(), 1);
+    assert_eq!(b.backend.break_lock(&b.claim.name, BreakScope::Leases).await.unwrap().len(), 1);
     let after = stage::enter_in_time(&c).await;
     assert!(after.token > before.token);
 }
@@ -166,7 +168,7 @@ async fn a_table_of_somebody_elses_is_left_alone() {
         let name = LockName::new("one").unwrap();
         assert_eq!(backend.inspect(&name).await.unwrap_err().kind(), ErrorKind::Corrupt);
         assert_eq!(backend.list("").await.unwrap_err().kind(), ErrorKind::Corrupt);
-        assert_eq!(backend.break_lock(&name).await.unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(backend.break_lock(&name, BreakScope::Leases).await.unwrap_err().kind(), ErrorKind::Corrupt);
         let findings = backend.diagnose().await.unwrap();
         assert!(
             findings.iter().any(|f| f.severity == Severity::Problem && f.what.contains("not one of tenure"))
@@ -266,7 +268,7 @@ async fn the_readmes_lines_give_the_least_rights() {
     assert!(renewed.into_iter().all(|answer| answer.unwrap() == Renewal::Renewed));
     assert_eq!(a.leave().await, Released::Released);
     b.enter().await;
-    assert_eq!(b.backend.break_lock(&b.claim.name).await.unwrap().len(), 1);
+    assert_eq!(b.backend.break_lock(&b.claim.name, BreakScope::Leases).await.unwrap().len(), 1);
     assert_eq!(a.backend.list("").await.unwrap(), []);
     let findings = a.backend.diagnose().await.unwrap();
     assert!(!findings.iter().any(|finding| finding.what.contains("may not read and write")), "{findings:?}");

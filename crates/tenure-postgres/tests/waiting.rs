@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tenure::{AcquireError, Lock};
-use tenure_core::{Audience, ErrorKind, WakeEvent};
+use tenure_core::{Audience, BreakScope, ErrorKind, WakeEvent};
 use tenure_testkit::{
     conformance::player::Player,
     patience::slowness,
@@ -96,7 +96,7 @@ async fn who_only_listens_notices_that_its_connection_ended() {
         server.psql("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'") == "1"
     })
     .await;
-    a.backend.break_lock(&grant.name).await.unwrap();
+    a.backend.break_lock(&grant.name, BreakScope::Leases).await.unwrap();
     soon(&mut hint).await.unwrap();
 }
 

@@ -2,7 +2,7 @@
 //! that it is not as plain as that.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     fmt::Write,
     sync::{Arc, Mutex},
     time::Duration,
@@ -13,20 +13,20 @@ use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use tenure_client::Contended;
 use tenure_core::{
-    Absent, Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant,
-    ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label, LockName, LockView, Memo, Memos,
-    Minting, Mode, Moment, Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released,
-    Renewal, Restart, Sharing, WaitMode, WakeStream, WakeSupport, locked,
+    Absent, Adoption, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer,
+    EndOfGrant, ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label, LockName, LockView, Memo,
+    Memos, Minting, Mode, Moment, Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Raised,
+    Released, Renewal, Restart, Sharing, WaitMode, WakeStream, WakeSupport, locked,
 };
 
 use crate::{
     batch::{ClaimRequest, ReleaseRequest},
     config::{Config, GuardMode},
-    connection, error,
-    guard::Terms,
+    connection::{self, LockNode},
+    error,
     health::{CLOSED, FitFor, Fitness, TRIES},
-    keys::{self, Counting, Keys, PREFIX},
-    scan::{STEP, Scan, escaped},
+    keys::{self, Counting, Keys},
+    scan::STEP,
     script::{ClaimReply, Reply, Script, Scripts, number},
     session::{Pushed, RedisSession, RedisSessions},
     shared::{RedisShared, TokenWatermark},
@@ -38,10 +38,20 @@ pub struct Redis {
     pub(crate) sessions: Arc<RedisSessions>,
     /// Locks that another owner waited for a moment ago. It saves a round trip: never right or wrong.
     contended: Contended,
+    /// Locks that another client holds while this one is the first waiter.
+    foreign: Mutex<HashMap<LockName, ForeignHold>>,
     /// The last label and its text: most claims of a process have the same one.
     label: Mutex<Option<(Arc<Label>, Arc<str>)>>,
     /// The durations and bounds of queues, as the scripts want them.
     bounds: String,
+}
+
+/// What the first waiter has seen of a lock that a client holds which is not Tenure, and so notifies no waiter.
+struct ForeignHold {
+    value: Vec<u8>,
+    left: Option<Duration>,
+    /// Since when it is the same hold.
+    since: Moment,
 }
 
 /// A server that was fit a moment ago, at `now`.
@@ -71,7 +81,7 @@ impl Backend for Redis {
         promises.chosen_owner = true;
         promises.wake = WakeSupport::Pushed;
         promises.memo = Memos::Kept;
-        promises.max_ttl = config.max_ttl();
+        promises.max_ttl = self.sessions.shared.terms().max_ttl;
         promises.max_ttl_parameter = (!is_cluster).then_some("max_ttl");
         promises.ttl_grain = Duration::from_millis(1);
         promises
@@ -155,21 +165,20 @@ impl Backend for Redis {
     async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
         let session = self.sessions.session().await?;
         let (before, _) = self.config().key.split_once("%s").unwrap_or_default();
-        let locks = format!("{}*", escaped(&format!("{before}{prefix}")));
-        let nodes = session.wire.nodes().await.map_err(|error| session.failed(error))?;
-        let scan = |pattern| Scan::new(&session.wire, &nodes, pattern);
+        let begin = format!("{before}{prefix}");
+        // What a walk meets twice is one name.
         let mut names = BTreeSet::new();
-        // Of each step only our own are kept: any amount of others' data may lie there. What a walk meets
-        // twice is one name.
-        let mut texts = scan(locks).only_texts();
-        while let Some(step) = self.step(&session, &mut texts).await? {
-            let step = step.iter().filter_map(|key| self.name_of(key, prefix)).collect();
-            names.extend(self.only_ours(&session, step).await?);
-        }
-        let mut queues = scan(format!("{PREFIX}*:queue:*"));
-        while let Some(step) = self.step(&session, &mut queues).await? {
-            let locks = step.iter().filter_map(|queue| keys::lock_of_queue(queue));
-            names.extend(locks.filter_map(|key| self.name_of(key, prefix)));
+        for node in session.wire.nodes().await.map_err(|error| session.failed(error))? {
+            let mut cursor = 0;
+            loop {
+                let (next, step) = self.step(&session, &node, cursor, &begin).await?;
+                let locks = step.iter().map(|key| keys::lock_of_queue(key).unwrap_or(key));
+                names.extend(locks.filter_map(|key| self.name_of(key, prefix)));
+                cursor = next;
+                if cursor == 0 {
+                    break;
+                }
+            }
         }
         let mut views = Vec::new();
         let names: Vec<LockName> = names.into_iter().collect();
@@ -182,11 +191,16 @@ impl Backend for Redis {
         Ok(views)
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
+    async fn break_lock(&self, name: &LockName, scope: BreakScope) -> Result<Vec<HolderView>, BackendError> {
         let session = self.sessions.session().await?;
         let keys = self.keys(name)?;
         let script = &self.scripts().break_lock;
-        let call = self.full_call(script, &keys, &self.gate_for_hand_off(&session).await);
+        let mut call = self.full_call(script, &keys, &self.gate_for_hand_off(&session).await);
+        match scope {
+            BreakScope::Leases => call.arg(""),
+            BreakScope::Owner(owner) => call.arg(&owner.hex()[..]),
+            BreakScope::All => call.arg("*"),
+        };
         let answer = session.ask(script, &call).await?;
         let broken = Reply::new(answer).and_then(broken_holders);
         broken.ok_or_else(|| error::unreadable(&session.place, "a break"))
@@ -252,6 +266,7 @@ impl Redis {
             scripts,
             history: Mutex::default(),
             watermark: TokenWatermark::default(),
+            served: Mutex::default(),
             newest: Mutex::default(),
         }))
     }
@@ -265,6 +280,7 @@ impl Redis {
         Self {
             sessions: Arc::new(RedisSessions::new(shared)),
             contended: Contended::new(CONTENDED_MAX),
+            foreign: Mutex::default(),
             label: Mutex::default(),
             bounds,
         }
@@ -332,7 +348,16 @@ impl Redis {
                 let (name, owner, ttl) = (claim.name.clone(), claim.owner, claim.ttl);
                 Ok(Some(ClaimAnswer::Granted(Grant { name, owner, token: first, block, ttl })))
             }
-            ClaimReply::NotGranted(answer) => Ok(Some(answer)),
+            ClaimReply::NotGranted { mut answer, foreign } => {
+                if let ClaimAnswer::Queued { ahead: 0, retry_after, holder } = &mut *answer
+                    && claim.wait == WaitMode::Turn
+                    && let Some(value) = foreign
+                {
+                    let left = holder.as_ref().and_then(|holder| holder.expires_in);
+                    *retry_after = self.pace_behind(&claim.name, value, left, *retry_after);
+                }
+                Ok(Some(*answer))
+            }
             ClaimReply::GateClosed | ClaimReply::NotPlain => {
                 session.health.refute(&gate);
                 Ok(None)
@@ -348,6 +373,27 @@ impl Redis {
                 Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message))
             }
         }
+    }
+
+    /// When the first waiter checks again a lock that a foreign client holds: 50 times a second while the holder changes, less
+    /// often the longer one stays.
+    fn pace_behind(
+        &self,
+        name: &LockName,
+        value: Vec<u8>,
+        left: Option<Duration>,
+        usual: Duration,
+    ) -> Duration {
+        let now = self.sessions.host().now();
+        let mut foreign = locked(&self.foreign);
+        if foreign.len() >= CONTENDED_MAX {
+            foreign.clear();
+        }
+        let known = foreign.remove(name).filter(|known| known.value == value && left <= known.left);
+        let since = known.map_or(now, |known| known.since);
+        foreign.insert(name.clone(), ForeignHold { value, left, since });
+        let pace = (since.elapsed(now) / 10).clamp(FOREIGN_LEAST, FOREIGN_MOST);
+        pace.min(usual).max(FOREIGN_LEAST).min(self.config().retry_max)
     }
 
     /// The plain path: no owner holds the lock, and none waits.
@@ -419,11 +465,17 @@ impl Redis {
     /// # Errors
     /// `Invalid` for a lease that is longer than the guard waits for (H4.5).
     fn allow(&self, ttl: Duration) -> Result<(), BackendError> {
-        let max = self.config().max_ttl();
+        let max = self.sessions.shared.terms().max_ttl;
         if ttl <= max {
             return Ok(());
         }
-        let message = format!("redis takes a ttl of {max:?} at most; raise it with ?max_ttl=, everywhere");
+        let message = match max < self.config().max_ttl() {
+            true => format!(
+                "the record of this Redis server allows a ttl of {max:?} at most; once no client with that max_ttl runs, raise it \
+                 with `tenure doctor --adopt`"
+            ),
+            false => format!("redis takes a ttl of {max:?} at most; raise it with ?max_ttl=, everywhere"),
+        };
         Err(BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message))
     }
 
@@ -472,7 +524,7 @@ impl Redis {
         // In a Cluster there is no record; its own counter lies in the slot of the lock.
         let (record, settings) = match (self.is_cluster(), grants) {
             (true, [grant, ..]) => (self.keys(&grant.name)?.counter().into_owned(), String::new()),
-            _ => (self.config().record().to_owned(), Terms::of(self.config()).to_string()),
+            _ => (self.config().record().to_owned(), self.sessions.shared.terms().to_string()),
         };
         let keys: Vec<&str> = std::iter::once(&record).chain(&locks).map(String::as_str).collect();
         let mut call = script.call(&keys);
@@ -571,45 +623,27 @@ impl Redis {
         view.ok_or_else(|| error::unreadable(&session.place, "an inspection"))
     }
 
-    /// The keys of a walk's next step; one that is no UTF-8 has no name.
+    /// The next cursor of a walk, and the keys of locks and queues in this step; one that is no UTF-8 has no name.
     async fn step(
         &self,
         session: &RedisSession,
-        scan: &mut Scan,
-    ) -> Result<Option<Vec<String>>, BackendError> {
-        let step = scan.next().await.map_err(|error| session.failed(error))?;
-        Ok(step.map(|keys| keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect()))
+        node: &LockNode,
+        cursor: u64,
+        begin: &str,
+    ) -> Result<(u64, Vec<String>), BackendError> {
+        let script = &self.scripts().walk;
+        let mut call = script.call(&[]);
+        call.arg(cursor).arg(STEP).arg(begin);
+        let answer = session.wire.eval_at(node, script, &call).await;
+        let answer = answer.map_err(|error| session.failed(error))?;
+        let step: Result<(u64, Vec<Vec<u8>>), _> = redis::from_redis_value(answer);
+        let (next, keys) = step.map_err(|_| error::unreadable(&session.place, "a walk"))?;
+        Ok((next, keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect()))
     }
 
     fn name_of(&self, key: &str, prefix: &str) -> Option<LockName> {
         let name = keys::name_of(&self.config().key, key)?;
         (name.as_str().starts_with(prefix) && self.keys(&name).is_ok()).then_some(name)
-    }
-
-    /// Of these names, those whose value is one of ours: anybody's data may lie under such a key.
-    async fn only_ours(
-        &self,
-        session: &RedisSession,
-        mut names: Vec<LockName>,
-    ) -> Result<Vec<LockName>, BackendError> {
-        let heads = join_all(names.iter().map(|name| self.head_of(session, name))).await;
-        let heads: Vec<Option<String>> = heads.into_iter().collect::<Result<_, _>>()?;
-        let is_ours = |head: &String| head.starts_with(value::SHARED) || value::owner_of(head).is_some();
-        let mut are_ours = heads.iter().map(|head| head.as_ref().is_some_and(is_ours));
-        names.retain(|_| are_ours.next() == Some(true));
-        Ok(names)
-    }
-
-    /// The first bytes of what lies under the lock's key; nothing if it is no text, or gone by now.
-    async fn head_of(&self, session: &RedisSession, name: &LockName) -> Result<Option<String>, BackendError> {
-        let mut cmd = redis::cmd("GETRANGE");
-        cmd.arg(self.keys(name)?.lock).arg(0).arg(63);
-        match session.command(&cmd).await {
-            Ok(Value::BulkString(bytes)) => Ok(String::from_utf8(bytes).ok()),
-            Ok(_) => Ok(None),
-            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 
     /// # Errors
@@ -670,6 +704,10 @@ fn millis(d: Duration) -> u64 {
 
 /// Leases that one call renews.
 const BATCH: usize = 128;
+
+/// How often the first waiter checks a lock behind a foreign client: 50 times a second at most, at least once a second.
+const FOREIGN_LEAST: Duration = Duration::from_millis(20);
+const FOREIGN_MOST: Duration = Duration::from_secs(1);
 
 /// How many may wait for one lock.
 const PLACES_MAX: usize = 4096;

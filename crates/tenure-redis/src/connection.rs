@@ -121,13 +121,31 @@ impl Wire {
         }
     }
 
-    /// The servers that hold locks: this one, or the masters of the Cluster.
+    /// The servers that hold locks: this one, or the masters of the Cluster. Under the names by which the driver knows them: it
+    /// reads this answer as well, in which a node may have the name of a host or an address.
     pub(crate) async fn nodes(&self) -> RedisResult<Vec<LockNode>> {
-        let Self::Cluster(_, host, _) = self else { return Ok(vec![LockNode::Here]) };
+        let Self::Cluster(_, known, _) = self else { return Ok(vec![LockNode::Here]) };
         let mut cmd = redis::cmd("CLUSTER");
-        let answer = self.ask(cmd.arg("NODES")).await?;
-        let text: String = redis::from_redis_value(answer)?;
-        Ok(text.lines().filter_map(|line| lock_node(line, host)).collect())
+        let answer = self.ask(cmd.arg("SLOTS")).await?;
+        let Value::Array(ranges) = answer else { return Ok(Vec::new()) };
+        let mut nodes: Vec<LockNode> = Vec::new();
+        for node in ranges.iter().filter_map(|range| master_of(range, known)) {
+            if !nodes.contains(&node) {
+                nodes.push(node);
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// As [`eval`](Self::eval), at this server.
+    pub(crate) async fn eval_at(&self, node: &LockNode, script: &Script, call: &Cmd) -> RedisResult<Value> {
+        match self.ask_node(node, call).await {
+            Err(error) if error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript) => {
+                let in_full = script.in_full(call);
+                Box::pin(self.ask_node(node, &in_full)).await
+            }
+            answer => answer,
+        }
     }
 
     pub(crate) async fn ask_node(&self, node: &LockNode, cmd: &Cmd) -> RedisResult<Value> {
@@ -162,14 +180,15 @@ pub(crate) enum LockNode {
     At(String, u16),
 }
 
-/// A living master of a line of `CLUSTER NODES`: `id host:port@bus flags …`.
-fn lock_node(line: &str, known: &str) -> Option<LockNode> {
-    let mut words = line.split(' ');
-    let (address, flags) = (words.nth(1)?, words.next()?);
-    let (host, port) = address.split(['@', ',']).next()?.rsplit_once(':')?;
-    let is_master = flags.split(',').any(|flag| flag == "master") && !flags.contains("fail");
-    let host = if host.is_empty() { known } else { host };
-    is_master.then_some(LockNode::At(host.to_owned(), port.parse().ok()?))
+/// The master of a range of `CLUSTER SLOTS`: `first, last, [host, port, …], replicas …`. A node without a host, `known`
+/// stands for it.
+fn master_of(range: &Value, known: &str) -> Option<LockNode> {
+    let Value::Array(range) = range else { return None };
+    let Value::Array(master) = range.get(2)? else { return None };
+    let host: Option<String> = redis::from_redis_value(master.first()?.clone()).ok()?;
+    let port: u16 = redis::from_redis_value(master.get(1)?.clone()).ok()?;
+    let host = host.filter(|host| !host.is_empty() && host != "?").unwrap_or_else(|| known.to_owned());
+    Some(LockNode::At(host, port))
 }
 
 /// Connects once; what the server pushes goes to the channels, and that it ended to `end`. Answers whether it

@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue, RedisResult, Value};
 use tenure_client::doctor::{Trial, TrialError, finding, found};
 use tenure_core::{
-    Audience, BackendError, ErrorKind, Finding, HolderView, LockName, Severity,
+    Audience, BackendError, ErrorKind, Finding, LockName, Severity,
     Severity::{Note, Problem, Warning},
     WaitMode, shown,
 };
@@ -127,6 +127,14 @@ impl Visit<'_> {
         }
         let (facts, record) = self.tried("read the record of the server", looked)?;
         let decision = guard::decide(&self.terms, &facts, record.as_ref());
+        if let Some(served) = self.terms.served(record.as_ref()).filter(|served| *served != self.terms) {
+            let what = format!(
+                "others use this server with {served}, and this URL has {}: no lease of this client is longer than theirs",
+                self.terms
+            );
+            let remedy = "once all clients have this URL, run `tenure doctor --adopt --raise`";
+            self.say(Note, what, remedy);
+        }
         if let Some(counter) = self.counter().await {
             self.findings.extend(set_back(counter, &facts, record.as_ref(), &decision));
         }
@@ -261,8 +269,6 @@ impl Visit<'_> {
         for step in waited.chunks(STEP) {
             views.extend(join_all(step.iter().map(|name| self.redis.look(session, name))).await);
         }
-        // Ours say since when they hold.
-        let is_foreign = |holder: &&HolderView| holder.since.is_none();
         for (name, view) in waited.iter().zip(views) {
             let shown = text(name.as_str().as_bytes());
             let view = match view {
@@ -273,12 +279,11 @@ impl Visit<'_> {
                 }
                 _ => continue,
             };
-            let Some(holder) = view.holders.iter().find(is_foreign) else { continue };
-            let example = format!("{shown} holds \"{}\"", tenure_core::shown(&holder.owner).within(24));
+            let Some(holder) = view.holders.iter().find(|holder| holder.is_foreign()) else { continue };
             if let Some(left) = holder.expires_in {
-                bounded.add(format!("{example}, {} left", time(left)));
+                bounded.add(format!("{shown}, {} left", time(left)));
             } else {
-                endless.add(example);
+                endless.add(shown);
                 blocked.get_or_insert(name);
             }
         }
@@ -289,8 +294,9 @@ impl Visit<'_> {
         if let Some(name) = blocked {
             let key = self.redis.keys(name).map(|keys| keys.lock).unwrap_or_default();
             let (name, key) = (word(name.as_str(), "NAME"), word(&key, "KEY"));
-            let remedy =
-                format!("see that no client uses it, then `tenure break {name}`, or redis-cli DEL {key}");
+            let remedy = format!(
+                "see that no client uses it, then `tenure break --foreign {name}`, or redis-cli DEL {key}"
+            );
             let what = "locks that ours wait for and that foreign clients hold without an end, until the key \
                         is deleted";
             self.say_of(&endless, Warning, what, &remedy);
@@ -564,7 +570,7 @@ const RIGHTS: &str = "+select +info +time +config|get +eval +evalsha +exists +ge
                       +zrange +zrangebyscore +zrank +zrem +zscore +publish +subscribe +scan +type";
 
 /// And in a Cluster.
-const RIGHTS_IN_A_CLUSTER: &str = "+ping +cluster|nodes +cluster|slots";
+const RIGHTS_IN_A_CLUSTER: &str = "+ping +cluster|slots";
 
 /// A walk ends after so many steps on one server, or so many keys in all: that is a few seconds.
 const MOST_STEPS: usize = 4_000;

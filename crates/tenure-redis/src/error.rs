@@ -7,7 +7,7 @@ use tenure_client::{tls::TlsFault, url::UrlError};
 use tenure_core::{
     BackendError,
     ErrorKind::{self, Corrupt, Denied, Invalid, TimedOut, Unavailable},
-    Outcome,
+    FOREIGN_HOLDER, Outcome,
 };
 
 /// What a failed request means for the connection it came over.
@@ -22,7 +22,9 @@ pub(crate) enum AfterError {
 /// A request that failed after it may have been sent.
 pub(crate) fn asked(place: &str, error: RedisError) -> (AfterError, BackendError) {
     let (then, kind, outcome, message) = classify(&error);
-    (then, BackendError::new(kind, outcome, message).with("redis", place).caused_by(error))
+    let answer = BackendError::new(kind, outcome, message).with("redis", place);
+    // What a script found in the key is said in whole: the rest of such an error is the text of the script.
+    (then, if [FOREIGN_HOLDER, WRONG_TYPE].contains(&message) { answer } else { answer.caused_by(error) })
 }
 
 /// A connection that could not be made: nothing was asked.
@@ -133,14 +135,12 @@ const CODES: &[(&str, AfterError, ErrorKind, &str)] = &[
     ),
     ("SPENT", AfterError::Keep, Corrupt, SPENT),
     ("PROXY", AfterError::Drop, Invalid, PROXY),
-    (
-        "WRONGTYPE",
-        AfterError::Keep,
-        Corrupt,
-        "the key of the lock holds data that is not a lock; use another name or ?key= template",
-    ),
+    ("FOREIGN", AfterError::Keep, Invalid, FOREIGN_HOLDER),
+    ("WRONGTYPE", AfterError::Keep, Corrupt, WRONG_TYPE),
 ];
 
+const WRONG_TYPE: &str =
+    "the key of the lock holds data that is not a lock; use another name or ?key= template";
 const SPENT: &str = "the counter of fencing tokens in Redis is at its maximum, 2^53 - 1, or no number: a wrong clock or \
                      another program has set it; set the clock right, stop all users, and delete the counter";
 const PROXY: &str = "behind this address is a proxy that spreads keys over servers (twemproxy, Envoy, …), which cannot run the \

@@ -261,7 +261,7 @@ impl Fitness {
         let message = match why {
             Why::Alone => format!(
                 "{why}. It grants and renews no locks until a replica is back; if this server stands alone on purpose, run \
-                 `tenure doctor --adopt`"
+                 `tenure doctor --adopt`; only guard=off in the URL of all clients gives this safety up"
             ),
             _ => format!("{why}; it grants no locks for another {}, in case it lost some", described(left)),
         };
@@ -335,7 +335,12 @@ async fn judge_by(
     for _ in 0..ROUNDS {
         let backlog_ttl = backlog_ttl(wire).await;
         let reading = read(shared, wire, place, &terms, backlog_ttl).await?;
-        let gate = gate_of(&reading.facts, &terms);
+        let served = terms.served(reading.record.as_ref()).unwrap_or(terms);
+        let before = locked(&shared.served).replace(served);
+        if served != terms && before != Some(served) {
+            tracing::info!(%place, %served, %terms, "a Redis server is used with a smaller max_ttl: it bounds the leases of this client");
+        }
+        let gate = gate_of(&reading.facts, &served);
         let decision = rule(&terms, &reading.facts, reading.record.as_ref());
         let refused_for = renewals_wait(&terms, &reading.facts, reading.record.as_ref(), &decision);
         let unfit = |why, from: Moment, wait| Fitness::Unfit {
@@ -388,11 +393,17 @@ fn refused(place: &str, refusal: &ClientRefusal) -> BackendError {
             (ErrorKind::Unavailable, "the Redis server is a replica and takes no writes".to_owned())
         }
         ClientRefusal::Alone => (ErrorKind::Unavailable, Why::Alone.to_string()),
+        ClientRefusal::Mismatch { theirs, .. } if theirs.starts_with(guard::NEWER) => (
+            ErrorKind::Unsupported,
+            format!(
+                "this Redis server is used by a version that is newer than this tenure ({theirs}): upgrade it"
+            ),
+        ),
         ClientRefusal::Mismatch { theirs, ours } => (
             ErrorKind::Invalid,
             format!(
-                "this Redis server is used with {theirs}, and this client has {ours}; make them equal everywhere, or \
-                 have the server adopt these with `tenure doctor --adopt`"
+                "this Redis server is used with {theirs}, and this client has {ours}, of which a larger max_ttl alone would be \
+                 served; make them equal everywhere, or have the server adopt these with `tenure doctor --adopt`"
             ),
         ),
     };

@@ -12,7 +12,6 @@ pub(crate) struct Scan {
     wire: Wire,
     nodes: Vec<LockNode>,
     pattern: String,
-    only_texts: bool,
     /// Steps on one server, and keys in all, after which it ends.
     most: (usize, usize),
     cursor: u64,
@@ -26,12 +25,7 @@ pub(crate) struct Scan {
 impl Scan {
     pub(crate) fn new(wire: &Wire, nodes: &[LockNode], pattern: String) -> Self {
         let (wire, nodes, most) = (wire.clone(), nodes.to_vec(), (usize::MAX, usize::MAX));
-        Self { wire, nodes, pattern, only_texts: false, most, cursor: 0, steps: 0, seen: 0, is_cut: false }
-    }
-
-    /// Keys that hold a plain value.
-    pub(crate) fn only_texts(self) -> Self {
-        Self { only_texts: true, ..self }
+        Self { wire, nodes, pattern, most, cursor: 0, steps: 0, seen: 0, is_cut: false }
     }
 
     /// Ends early: after so many steps on one server, or so many keys in all.
@@ -44,9 +38,6 @@ impl Scan {
         let Some(node) = self.nodes.last() else { return Ok(None) };
         let mut cmd = redis::cmd("SCAN");
         cmd.arg(self.cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(STEP);
-        if self.only_texts {
-            cmd.arg("TYPE").arg("string");
-        }
         let (cursor, keys): (u64, Vec<Vec<u8>>) =
             redis::from_redis_value(self.wire.ask_node(node, &cmd).await?)?;
         (self.cursor, self.steps, self.seen) = (cursor, self.steps + 1, self.seen + keys.len());

@@ -28,6 +28,7 @@ pub(crate) struct Scripts {
     pub(crate) keep: Script,
     pub(crate) break_lock: Script,
     pub(crate) inspect: Script,
+    pub(crate) walk: Script,
     pub(crate) tell: Script,
     pub(crate) note: Script,
     /// For nodes of a quorum.
@@ -89,6 +90,7 @@ impl Scripts {
             keep: handing(&[], include_str!("scripts/keep.lua")),
             break_lock: handing(&[count, mint, fence], include_str!("scripts/break.lua")),
             inspect: Script::new(&[gate, count, mint, fence, include_str!("scripts/inspect.lua")]),
+            walk: Script::new(&[include_str!("scripts/walk.lua")]),
             tell: Script::new(&[include_str!("scripts/tell.lua")]),
             note: Script::new(&[include_str!("scripts/note.lua")]),
             raise: Script::new(&[count, include_str!("scripts/raise.lua")]),
@@ -146,8 +148,8 @@ impl Script {
 pub(crate) enum ClaimReply {
     /// With `block` tokens, of which `first` is the first.
     Granted { first: FencingToken, block: u32 },
-    /// Another owner holds the lock, or waits before this one.
-    NotGranted(ClaimAnswer),
+    /// Another owner holds the lock, or waits before this one. What a client that is not Tenure has written, if it holds it.
+    NotGranted { answer: Box<ClaimAnswer>, foreign: Option<Vec<u8>> },
     /// Nothing was done: this claim is not as plain as that.
     NotPlain,
     /// The number of owners that wait already.
@@ -191,12 +193,13 @@ impl ClaimReply {
             5 => Self::RolledBack,
             _ => {
                 let (ahead, retry_after) = (usize::try_from(reply.count()?).ok()?, reply.millis()?);
-                let holder = holder_of(&mut reply);
-                Self::NotGranted(if kind == 3 {
+                let (holder, foreign) = holder_of(&mut reply).unzip();
+                let answer = if kind == 3 {
                     ClaimAnswer::Busy { retry_after, holder }
                 } else {
                     ClaimAnswer::Queued { ahead, retry_after, holder }
-                })
+                };
+                Self::NotGranted { answer: Box::new(answer), foreign: foreign.flatten() }
             }
         })
     }
@@ -207,15 +210,17 @@ impl ClaimReply {
     }
 }
 
-/// `value, ms left`, or for shared holders `SHARED, ms left, owner, details`.
-fn holder_of(reply: &mut Reply) -> Option<HolderView> {
+/// `value, ms left`, or for shared holders `SHARED, ms left, owner, details`. The value as well, if the holder is foreign.
+fn holder_of(reply: &mut Reply) -> Option<(HolderView, Option<Vec<u8>>)> {
     let (value, left) = (reply.bytes()?, reply.millis());
     if value == value::SHARED.as_bytes()
         && let (Some(owner), Some(details)) = (reply.text(), reply.text())
     {
-        return value::shared_holder(&owner, &details, left.unwrap_or_default());
+        return value::shared_holder(&owner, &details, left.unwrap_or_default()).map(|holder| (holder, None));
     }
-    Some(value::sole_holder(&value, left))
+    let holder = value::sole_holder(&value, left);
+    let foreign = holder.is_foreign().then_some(value);
+    Some((holder, foreign))
 }
 
 /// A list that is read from the front; what is not there reads as `None`.

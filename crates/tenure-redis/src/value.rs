@@ -61,12 +61,7 @@ pub(crate) fn sole_holder(value: &[u8], expires_in: Option<Duration>) -> HolderV
     let ours = owner_of(text).zip(text.get(49..).and_then(holder_text));
     match ours {
         Some((owner, holder_text)) => holder_text.view(owner.to_string(), Mode::Exclusive, expires_in),
-        None => {
-            let owner: String = String::from_utf8_lossy(value).chars().take(200).collect();
-            let mut foreign = HolderView::new(owner, Mode::Exclusive);
-            foreign.expires_in = expires_in;
-            foreign
-        }
+        None => HolderView::foreign(expires_in),
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tenure_core::{BackendError, ErrorKind, LockName, Outcome, WaitMode};
+use tenure_core::{BackendError, BreakScope, ErrorKind, LockName, Outcome, WaitMode};
 use tenure_testkit::{
     conformance::player::Player,
     patience::{eventually, slowness},
@@ -47,7 +47,7 @@ async fn can_do_everything(url: &str) {
     assert_eq!(holder.backend.inspect(&holder.claim.name).await.unwrap().queue.len(), 1);
     holder.leave().await;
     waiter.enter().await;
-    waiter.backend.break_lock(&waiter.claim.name).await.unwrap();
+    waiter.backend.break_lock(&waiter.claim.name, BreakScope::Leases).await.unwrap();
     let (reader, second) =
         (Player::new(redis(url), "job").reading(), Player::new(redis(url), "job").reading());
     let grant = reader.enter().await;

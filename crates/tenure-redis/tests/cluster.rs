@@ -2,14 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use tenure_core::{Audience, ClaimAnswer, Renewal, WaitMode, WakeEvent};
+use tenure_core::{Audience, BreakScope, ClaimAnswer, Renewal, Severity, WaitMode, WakeEvent};
 use tenure_testkit::{
     conformance::player::Player,
-    patience::{in_time, slowness},
-    redis::Cluster,
+    patience::{eventually, in_time, slowness},
+    redis::{Cluster, RedisServer},
 };
 
 use crate::stage::redis;
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn url(cluster: &Cluster) -> String {
     let hosts: Vec<String> = cluster.ports().iter().map(|port| format!("127.0.0.1:{port}")).collect();
@@ -88,7 +90,7 @@ async fn tokens_grow_over_a_fail_over_that_loses_the_lock() {
             }
             Ok(_) => {
                 // The replica had received it: held until a person or its end frees it.
-                second.backend.break_lock(&second.claim.name).await.unwrap();
+                second.backend.break_lock(&second.claim.name, BreakScope::Leases).await.unwrap();
             }
             Err(error) => assert!(error.kind().is_transient(), "{error:?}"),
         }
@@ -119,4 +121,27 @@ async fn renewals_of_a_hung_master_get_another_connection() {
         (made, looks) = (connections(), looks + 1);
         assert!(began.elapsed() < Duration::from_secs(20) * slowness(), "nobody looks for another master");
     }
+}
+
+/// A Cluster that announces names of hosts could be locked in, but neither listed nor examined: its nodes were looked for by their
+/// addresses.
+#[tokio::test]
+async fn a_cluster_that_announces_names_of_hosts_is_listed_and_examined() {
+    let cluster = Cluster::start();
+    for node in cluster.nodes() {
+        node.command(&["CONFIG", "SET", "cluster-announce-hostname", "localhost"]);
+        node.command(&["CONFIG", "SET", "cluster-preferred-endpoint-type", "hostname"]);
+    }
+    let slots = |node: &RedisServer| format!("{:?}", node.command(&["CLUSTER", "SLOTS"]));
+    eventually("all nodes know the names", PATIENCE, || {
+        let are_known = |node| slots(node).matches("localhost").count() >= 6;
+        cluster.nodes().iter().all(are_known).then_some(())
+    });
+    let backend = redis(&url(&cluster));
+    for n in 0..12 {
+        Player::new(backend.clone(), &format!("job/{n:02}")).enter().await;
+    }
+    assert_eq!(backend.list("job/").await.unwrap().len(), 12);
+    let findings = backend.diagnose().await.unwrap();
+    assert!(findings.iter().all(|finding| finding.severity < Severity::Problem), "{findings:?}");
 }

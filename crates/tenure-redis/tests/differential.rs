@@ -10,8 +10,8 @@ use std::{
 };
 
 use tenure_core::{
-    BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView, Label,
-    LockName, LockView, Mode, Moment, Outcome, OwnerId, ProcessId, QuorumNode, WaitMode,
+    BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView,
+    Label, LockName, LockView, Mode, Moment, Outcome, OwnerId, ProcessId, QuorumNode, WaitMode,
 };
 use tenure_ledger::{Floor, Rules};
 use tenure_redis::Redis;
@@ -371,7 +371,8 @@ impl Pair {
         self.trail.push(format!("{:?} break {name}", self.now));
         let (ledger, scene) = self.sides(name);
         let mut theirs: Vec<String> = ledger.break_lock(&scene).into_iter().map(|h| h.owner).collect();
-        let robbed = self.client().redis.break_lock(&LockName::new(name).unwrap()).await.unwrap();
+        let robbed =
+            self.client().redis.break_lock(&LockName::new(name).unwrap(), BreakScope::Leases).await.unwrap();
         let mut ours: Vec<String> = robbed.into_iter().map(|h| h.owner).collect();
         theirs.sort();
         ours.sort();

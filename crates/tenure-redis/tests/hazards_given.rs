@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{BackendError, ErrorKind, Grant, Outcome, Released, Renewal, WaitMode};
+use tenure_core::{BackendError, BreakScope, ErrorKind, Grant, Outcome, Released, Renewal, WaitMode};
 use tenure_testkit::{conformance::player::Player, redis::Recipe};
 
 use crate::stage::{
@@ -81,7 +81,7 @@ async fn a_release_or_break_that_fails_in_the_middle_does_not_deny_what_it_did()
         waiter.queue_behind(0).await;
         raw.ask(&["SET", &beside("who", name), "no such thing"]);
         let failed = if is_break {
-            holder.backend.break_lock(&lock).await.err()
+            holder.backend.break_lock(&lock, BreakScope::Leases).await.err()
         } else {
             holder.backend.release(&lock, owner).await.err()
         };

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use tenure_core::Renewal;
+use tenure_core::{BreakScope, Renewal};
 use tenure_testkit::{
     clock::Clock,
     conformance::player::Player,
@@ -275,7 +275,7 @@ async fn a_replica_is_asked_nothing() {
         there.release(name, grant.owner).await.err(),
         there.inspect(name).await.err(),
         there.list("").await.err(),
-        there.break_lock(name).await.err(),
+        there.break_lock(name, BreakScope::Leases).await.err(),
     ];
     for error in answers {
         passes(&error.expect("a replica knows nothing"), "is a replica");

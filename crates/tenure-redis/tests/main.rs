@@ -12,6 +12,7 @@ mod cluster;
 mod conformance;
 mod diagnose;
 mod differential;
+mod foreign;
 mod hazards_given;
 mod hazards_promised;
 mod hazards_recipe;

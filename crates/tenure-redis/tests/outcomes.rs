@@ -12,8 +12,8 @@ use std::{
 
 use futures_util::future::join_all;
 use tenure_core::{
-    Audience, Backend, BackendError, Claim, ClaimAnswer, FencingToken, Grant, Label, LockName, Memo, Mode,
-    Noted, Outcome, OwnerId, QuorumNode, Raised, Released, Renewal, WaitMode,
+    Audience, Backend, BackendError, BreakScope, Claim, ClaimAnswer, FencingToken, Grant, Label, LockName,
+    Memo, Mode, Noted, Outcome, OwnerId, QuorumNode, Raised, Released, Renewal, WaitMode,
 };
 use tenure_redis::Redis;
 use tenure_testkit::{
@@ -549,7 +549,7 @@ impl Sweep {
             }
             Verb::Inspect => poor.inspect(name).await.map(|_| Said::Looked)?,
             Verb::List => poor.list("").await.map(|_| Said::Looked)?,
-            Verb::Break => poor.break_lock(name).await.map(|_| Said::Broken)?,
+            Verb::Break => poor.break_lock(name, BreakScope::All).await.map(|_| Said::Broken)?,
             Verb::Raise => {
                 let to = scene.shelf.count(before) + 5;
                 match poor.raise(name, owner, FencingToken::new(to)).await? {

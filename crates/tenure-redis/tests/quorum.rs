@@ -3,7 +3,8 @@
 use std::{fs, sync::Arc, time::Duration};
 
 use tenure_core::{
-    Audience, Backend, ErrorKind, FencingToken, Outcome, QuorumNode, Raised, Released, Severity, WaitMode,
+    Audience, Backend, BreakScope, ErrorKind, FencingToken, Outcome, QuorumNode, Raised, Released, Severity,
+    WaitMode,
 };
 use tenure_redis::Redis;
 use tenure_testkit::{
@@ -160,8 +161,7 @@ async fn clients_that_count_other_majorities_are_refused_and_both_are_named() {
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Invalid, Outcome::NotApplied));
     assert!(names_both(error.to_string()), "{error}");
     assert!(names_both(five.identity().await.unwrap_err().to_string()), "also when it is asked who it is");
-    let longer = node(&server.url("?max_ttl=2s"), 3).identity().await.unwrap_err().to_string();
-    assert!(longer.contains("quorum=3 guard=on max_ttl=2s"), "{longer}");
+    node(&server.url("?max_ttl=2s"), 3).identity().await.expect("a larger max_ttl is served");
 
     let adoption = five.adopt().await.unwrap();
     assert!(adoption.wait > Duration::from_millis(500), "{adoption:?}");
@@ -236,7 +236,7 @@ async fn a_closed_gate_refuses_claims_and_raises_and_says_for_how_long() {
         assert!(error.retry_hint().is_some_and(|wait| wait <= LEASE && !wait.is_zero()), "{error:?}");
     }
     assert_eq!(server.command(&["GET", COUNTER]).text(), token.to_string(), "nothing was raised");
-    other.node.break_lock(&name).await.unwrap();
+    other.node.break_lock(&name, BreakScope::Leases).await.unwrap();
     let broken: u64 = server.command(&["GET", COUNTER]).text().parse().unwrap();
     assert!(broken > token.get(), "but a break raises it");
     let_in(&other.player).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{BackendHandle, ErrorKind, FencingToken, Outcome, Renewal, WaitMode};
+use tenure_core::{BackendHandle, BreakScope, ErrorKind, FencingToken, Outcome, Renewal, WaitMode};
 use tenure_testkit::{
     clock::Clock,
     conformance::player::Player,
@@ -124,7 +124,7 @@ async fn a_server_that_was_not_put_back_closes_nothing() {
         let grant = player.enter().await;
         assert!(grant.token > last, "{last} and then {}", grant.token);
         last = FencingToken::new(grant.token.get() + u64::from(grant.block) - 1);
-        assert_eq!(a.break_lock(&player.claim.name).await.unwrap().len(), 1);
+        assert_eq!(a.break_lock(&player.claim.name, BreakScope::Leases).await.unwrap().len(), 1);
     }
 }
 
@@ -246,7 +246,7 @@ async fn counts_to_its_end(handle: impl Fn() -> BackendHandle, set: impl Fn(u64)
         assert_eq!(player.enter().await.token, FencingToken::MAX);
         for count in [max, max + 1, max + 1000] {
             set(count);
-            let robbed = player.backend.break_lock(&player.claim.name).await.unwrap_err();
+            let robbed = player.backend.break_lock(&player.claim.name, BreakScope::Leases).await.unwrap_err();
             assert_eq!(robbed.kind(), ErrorKind::Corrupt, "{robbed}");
             assert_eq!(look(&player).await.holders.len(), 1, "nobody was robbed");
         }

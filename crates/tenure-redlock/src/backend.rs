@@ -6,10 +6,10 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use tenure_core::{
-    Absent, Adoption, Asker, Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer,
-    ErrorKind, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Minting, Mode,
-    Moment, Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Released, Renewal, Restart,
-    Severity, Sharing, WaitMode, WakeStream,
+    Absent, Adoption, Asker, Audience, Backend, BackendError, BackendHandle, BoxFuture, BreakScope, Claim,
+    ClaimAnswer, ErrorKind, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo,
+    Minting, Mode, Moment, Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Released,
+    Renewal, Restart, Severity, Sharing, WaitMode, WakeStream,
 };
 
 use crate::{
@@ -236,10 +236,14 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         Ok(view::merge_all(lists, self.quorum.size()))
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
-        let before = self.inspect(name).await?;
-        self.question(QUESTION, |node| async move { node.break_lock(name).await }).await?;
-        Ok(before.holders)
+    async fn break_lock(&self, name: &LockName, scope: BreakScope) -> Result<Vec<HolderView>, BackendError> {
+        let mut holders = self.inspect(name).await?.holders;
+        self.question(QUESTION, |node| async move { node.break_lock(name, scope).await }).await?;
+        if let BreakScope::Owner(owner) = scope {
+            let owner = owner.to_string();
+            holders.retain(|holder| holder.owner == owner);
+        }
+        Ok(holders)
     }
 
     async fn drain(&self) {

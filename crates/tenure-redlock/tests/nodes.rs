@@ -10,7 +10,7 @@ use std::{
 
 use tenure::Locker;
 use tenure_core::{
-    Backend, Claim, ClaimAnswer, ErrorKind, LockName, Mode, Outcome, Released, Renewal, WaitMode,
+    Backend, BreakScope, Claim, ClaimAnswer, ErrorKind, LockName, Mode, Outcome, Released, Renewal, WaitMode,
 };
 use tenure_testkit::host::pass;
 
@@ -427,7 +427,7 @@ async fn a_release_says_whether_a_quorum_held() {
         async move {
             for node in &stage.nodes {
                 node.set(Mood::Up);
-                node.store.break_lock(&name()).await.unwrap();
+                node.store.break_lock(&name(), BreakScope::Leases).await.unwrap();
             }
             for node in &stage.nodes[..nodes] {
                 node.store.claim(&claim).await.unwrap();
@@ -449,7 +449,7 @@ async fn a_release_says_whether_a_quorum_held() {
 async fn counters_that_agree_need_no_second_round() {
     let stage = Stage::new(5);
     let locks = stage.process();
-    stage.nodes[0].store.break_lock(&name()).await.unwrap();
+    stage.nodes[0].store.break_lock(&name(), BreakScope::Leases).await.unwrap();
     let mut last = 0;
     for cycle in 0..20 {
         if cycle == 10 {

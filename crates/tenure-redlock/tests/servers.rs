@@ -14,9 +14,9 @@ use std::{
 use async_trait::async_trait;
 use tenure::backend::TokioHost;
 use tenure_core::{
-    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding,
-    Grant, HolderView, LockName, LockView, Memo, Mode, Noted, OwnerId, ProcessId, Promises, Released,
-    Renewal, WaitMode, WakeStream,
+    Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, ErrorKind, FencingToken,
+    Finding, Grant, HolderView, LockName, LockView, Memo, Mode, Noted, OwnerId, ProcessId, Promises,
+    Released, Renewal, WaitMode, WakeStream,
 };
 use tenure_redis::{Config, Redis};
 use tenure_redlock::Redlock;
@@ -149,8 +149,8 @@ impl Backend for Step {
         self.quorum.list(prefix).await
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
-        self.done(self.quorum.break_lock(name).await).await
+    async fn break_lock(&self, name: &LockName, scope: BreakScope) -> Result<Vec<HolderView>, BackendError> {
+        self.done(self.quorum.break_lock(name, scope).await).await
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {

@@ -7,10 +7,10 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::{
-    Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
-    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Moment, Noted,
-    Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing,
-    WakeStream, WakeSupport, locked,
+    Absent, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, EndOfGrant,
+    ErrorKind, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting,
+    Moment, Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal,
+    Restart, Sharing, WakeStream, WakeSupport, locked,
 };
 use tenure_redis::LOOK;
 
@@ -365,7 +365,11 @@ impl Backend for Remote {
         Err(unsupported())
     }
 
-    async fn break_lock(&self, _name: &LockName) -> Result<Vec<HolderView>, BackendError> {
+    async fn break_lock(
+        &self,
+        _name: &LockName,
+        _scope: BreakScope,
+    ) -> Result<Vec<HolderView>, BackendError> {
         Err(unsupported())
     }
 

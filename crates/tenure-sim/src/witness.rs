@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure_core::{
-    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, FencingToken, Finding, Grant,
-    HolderView, LockName, LockView, Memo, Noted, Outcome, OwnerId, ProcessId, Promises, Released, Renewal,
-    WakeStream,
+    Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, FencingToken, Finding,
+    Grant, HolderView, LockName, LockView, Memo, Noted, Outcome, OwnerId, ProcessId, Promises, Released,
+    Renewal, WakeStream,
 };
 
 use crate::{history::What, world::World};
@@ -120,8 +120,8 @@ impl Backend for Witness {
         self.inner.list(prefix).await
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
-        self.inner.break_lock(name).await
+    async fn break_lock(&self, name: &LockName, scope: BreakScope) -> Result<Vec<HolderView>, BackendError> {
+        self.inner.break_lock(name, scope).await
     }
 
     async fn drain(&self) {

@@ -7,10 +7,10 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::{
-    Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, FencingToken,
-    Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Moment, Noted, Notifier,
-    Order, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing, WakeStream,
-    WakeSupport,
+    Absent, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, EndOfGrant,
+    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Moment, Noted,
+    Notifier, Order, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing,
+    WakeStream, WakeSupport,
 };
 use tenure_ledger::{Ledger, Rules};
 
@@ -180,9 +180,9 @@ impl Backend for Sqlite {
         Ok(views)
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
+    async fn break_lock(&self, name: &LockName, scope: BreakScope) -> Result<Vec<HolderView>, BackendError> {
         let robbed = self.store().transact(true, Haste::Holder, |tx| {
-            tx.step(name, None, |ledger, now, rules| ledger.break_lock(now, rules))
+            tx.step(name, None, |ledger, now, rules| ledger.break_lock(now, rules, scope))
         })?;
         Ok(robbed.expect("BUG: a break makes the file"))
     }

@@ -26,6 +26,8 @@ use crate::{
 
 /// Below this much free space the log, which has 4 MB when all is well, may not find its place.
 const LITTLE_SPACE: u64 = 16 << 20;
+/// The log has 4 MB when all is well, and grows without an end beside a reader that stays.
+const LONG_LOG: u64 = 64 << 20;
 /// If the file vanishes, nothing is granted for the longest ttl that it ever granted: a longer one is a finding.
 const LONG_TTL: Duration = Duration::from_secs(600);
 
@@ -63,6 +65,8 @@ struct DoctorFacts {
     has_shifted_clock: bool,
     /// In bytes.
     free: Option<u64>,
+    /// The length of SQLite's log, in bytes.
+    log: u64,
     /// The permission bits of the folder.
     mode: Option<u32>,
     /// The longest ttl that was granted.
@@ -87,6 +91,7 @@ impl DoctorFacts {
             volume: Volume::of(&folder),
             has_shifted_clock: store.clock.is_shifted(),
             free: free_space(&folder),
+            log: log_of(&real),
             mode: metadata.map(|folder| folder.permissions().mode()),
             folder,
             ..Self::default()
@@ -104,7 +109,7 @@ impl DoctorFacts {
     }
 }
 
-const CHECKS: [Check<DoctorFacts>; 8] = [
+const CHECKS: [Check<DoctorFacts>; 9] = [
     Check::new("file system", |file| {
         let (severity, what) = match &file.volume {
             Volume::Local => return None,
@@ -126,6 +131,15 @@ const CHECKS: [Check<DoctorFacts>; 8] = [
         let kib = free >> 10;
         let what = format!("only {kib} KiB are free on the file system: once it is full, nothing is granted");
         found(free < LITTLE_SPACE, Warning, what, "make room, or move the file")
+    }),
+    Check::new("log", |file| {
+        let mib = file.log >> 20;
+        let what = format!(
+            "the log of the database (-wal) has {mib} MiB: a program that reads the file keeps one transaction open, and all requests \
+             get slower"
+        );
+        let remedy = "end that program, such as an open sqlite3 or a backup (fuser -v shows them); the log shrinks then";
+        found(file.log > LONG_LOG, Warning, what, remedy)
     }),
     Check::new("access", |file| {
         let folder = file.folder.display();
@@ -163,6 +177,12 @@ const CHECKS: [Check<DoctorFacts>; 8] = [
 ];
 
 #[allow(clippy::unnecessary_cast, reason = "not every system has 64 bits here")]
+fn log_of(path: &Path) -> u64 {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    fs::metadata(name).map_or(0, |log| log.len())
+}
+
 fn free_space(folder: &Path) -> Option<u64> {
     let fs = statvfs(folder).ok()?;
     Some((fs.blocks_available() as u64).saturating_mul(fs.fragment_size() as u64))
@@ -235,6 +255,19 @@ mod tests {
         assert_eq!(judge(|file| file.free = Some(LITTLE_SPACE)), []);
         let found = &judge(|file| file.free = Some(LITTLE_SPACE - 1))[0];
         assert!(found.severity == Warning && found.what.contains("16383 KiB"), "{found:?}");
+    }
+
+    /// A program that kept a transaction open had the log grow to gigabytes, and nothing said so.
+    #[test]
+    fn a_long_log_is_a_warning() {
+        assert_eq!(judge(|file| file.log = LONG_LOG), []);
+        let found = &judge(|file| file.log = 100 << 20)[0];
+        assert!(found.severity == Warning && found.what.contains("has 100 MiB"), "{found:?}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("locks.db");
+        assert_eq!(log_of(&path), 0);
+        fs::write(folder.path().join("locks.db-wal"), [0; 99]).unwrap();
+        assert_eq!(log_of(&path), 99);
     }
 
     #[test]

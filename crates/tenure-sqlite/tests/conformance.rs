@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tempfile::TempDir;
-use tenure_core::BackendHandle;
+use tenure_core::{BackendHandle, BreakScope};
 use tenure_sqlite::{Config, Sqlite};
 use tenure_testkit::{
     conformance::Arena,
@@ -53,7 +53,12 @@ async fn an_impatient_listener_hears_as_well() {
     let holder = Player::new(arena.here(), "one");
     let mut stream = holder.backend.wakes(holder.claim.owner.process(), Audience::Holders);
     holder.enter().await;
-    arena.elsewhere().await.break_lock(&holder.claim.name).await.expect("the store answers");
+    arena
+        .elsewhere()
+        .await
+        .break_lock(&holder.claim.name, BreakScope::Leases)
+        .await
+        .expect("the store answers");
     for _ in 0..50 {
         if let Ok(wake) = tokio::time::timeout(Duration::from_millis(10), stream.next()).await {
             assert_eq!(wake, WakeEvent::Owner(holder.claim.owner));

@@ -5,8 +5,8 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use proptest::prelude::*;
 use tempfile::TempDir;
 use tenure_core::{
-    Backend, BackendError, Claim, ClaimAnswer, Grant, Host, Label, LockName, Mode, OwnerId, ProcessId,
-    WaitMode,
+    Backend, BackendError, BreakScope, Claim, ClaimAnswer, Grant, Host, Label, LockName, Mode, OwnerId,
+    ProcessId, WaitMode,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 use tenure_sqlite::{Config, Sqlite};
@@ -127,8 +127,11 @@ impl Twins {
                 self.owners[client].0 = OwnerId::from_random(owner.process(), self.attempts.to_be_bytes());
             }
             Step::Break => {
-                let rows = self.rows().break_lock(&self.name).await.unwrap();
-                assert_eq!(rows, self.whole(|ledger, rules| ledger.break_lock(now, rules).unwrap()));
+                let rows = self.rows().break_lock(&self.name, BreakScope::Leases).await.unwrap();
+                assert_eq!(
+                    rows,
+                    self.whole(|ledger, rules| ledger.break_lock(now, rules, BreakScope::Leases).unwrap())
+                );
             }
             Step::Pass { ms } => pass(Duration::from_millis(ms)).await,
         }

@@ -4,7 +4,9 @@ use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, sync::Arc, time::Duratio
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tenure_core::{Audience, BackendHandle, ErrorKind, Grant, Outcome, Released, Renewal, WakeEvent};
+use tenure_core::{
+    Audience, BackendHandle, BreakScope, ErrorKind, Grant, Outcome, Released, Renewal, WakeEvent,
+};
 use tenure_sqlite::{Config, Sqlite};
 use tenure_testkit::{
     conformance::player::{Player, TTL},
@@ -540,7 +542,7 @@ async fn hints_of_a_new_file_are_heard_from_the_first() {
     let mut stream = holder.backend.wakes(holder.claim.owner.process(), Audience::Holders);
     for _ in 0..3 {
         holder.enter().await;
-        stage.open("locks.db").break_lock(&holder.claim.name).await.unwrap();
+        stage.open("locks.db").break_lock(&holder.claim.name, BreakScope::Leases).await.unwrap();
         let heard = tokio::time::timeout(Duration::from_secs(1), stream.next()).await;
         assert_eq!(heard.unwrap(), WakeEvent::Owner(holder.claim.owner));
     }
@@ -548,7 +550,7 @@ async fn hints_of_a_new_file_are_heard_from_the_first() {
     assert_shut(&holder).await;
     pass(TTL).await;
     holder.enter().await;
-    stage.open("locks.db").break_lock(&holder.claim.name).await.unwrap();
+    stage.open("locks.db").break_lock(&holder.claim.name, BreakScope::Leases).await.unwrap();
     let heard = tokio::time::timeout(Duration::from_secs(1), stream.next()).await;
     assert!(matches!(heard.unwrap(), WakeEvent::All | WakeEvent::Owner(_)), "L6");
 }

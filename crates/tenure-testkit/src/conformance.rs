@@ -84,7 +84,7 @@ macro_rules! conformance {
                 a_break_elsewhere_wakes_the_robbed, a_holder_is_told_that_somebody_waits, observers_are_told_wherever_they_are,
                 one_change_of_owner_wakes_few;
             view: inspect_shows_holders_and_queue, a_free_lock_shows_its_fence, list_chooses_by_prefix_in_order,
-                break_names_the_robbed_and_lets_the_next_in, break_of_a_free_lock_raises_the_fence,
+                break_names_the_robbed_and_lets_the_next_in, break_of_one_owner_leaves_the_others, break_of_a_free_lock_raises_the_fence,
                 a_handle_sees_the_same_locks;
             memo: a_memo_is_seen_by_all_and_outlives_its_lease, a_memo_ends_when_its_time_is_over,
                 only_a_holder_leaves_a_memo, a_waiter_leaves_no_memo_before_it_has_entered,

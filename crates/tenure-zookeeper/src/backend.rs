@@ -18,10 +18,10 @@ use futures_util::{
     join,
 };
 use tenure_core::{
-    Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
-    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Mode, Moment,
-    Noted, Order, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Restart, Sharing, Timing,
-    WaitMode, WakeStream, WakeSupport,
+    Absent, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, EndOfGrant,
+    ErrorKind, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting,
+    Mode, Moment, Noted, Order, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Restart, Sharing,
+    Timing, WaitMode, WakeStream, WakeSupport,
 };
 use zookeeper_client::{CreateMode, Error, MultiWriteError, Stat};
 
@@ -158,10 +158,10 @@ impl Backend for ZooKeeper {
         view::list(&self.0, &session, prefix).await
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
+    async fn break_lock(&self, name: &LockName, scope: BreakScope) -> Result<Vec<HolderView>, BackendError> {
         let session = self.0.sessions.any().await?;
         session.connected().await?;
-        view::break_lock(&self.0, &session, name).await
+        view::break_lock(&self.0, &session, name, scope).await
     }
 
     /// Waits until no expired node is left to delete.

@@ -5,9 +5,9 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use tenure_client::doctor::{Check, Trial, TrialError, described, finding, found, judged};
 use tenure_core::{
-    Backend, BackendError, ErrorKind, Finding, Host,
+    Backend, BackendError, ErrorKind, Finding, Host, LockView,
     Severity::{Note, Problem, Warning},
-    Timing,
+    Timing, shown,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -16,10 +16,11 @@ use tokio::{
 use zookeeper_client::Error;
 
 use crate::{
-    config::{Access, Config},
+    config::{Access, Config, Layout},
     error,
     session::EnsembleSession,
     store::SharedState,
+    view,
 };
 
 /// The findings of a session, and of the servers' four-letter words, which may be turned off.
@@ -33,7 +34,28 @@ pub(crate) async fn diagnose(
         futures_util::join!(rights(zookeeper, store, session), asked(&config, &*session.host));
     let mut findings = judged(&CHECKS, &EnsembleFacts { config, longest: session.longest(), servers });
     findings.extend(rights?);
+    if findings.iter().all(|finding| finding.severity < Problem) {
+        findings.extend(strangers(&view::list(store, session, "").await?, session.config.layout));
+    }
     Ok(findings)
+}
+
+/// Clients of other libraries see only nodes that are named as theirs are: with another layout they do not wait for Tenure.
+fn strangers(locks: &[LockView], layout: Layout) -> Option<Finding> {
+    let are_others = |view: &&LockView| {
+        let holders = view.holders.iter().filter(|held| held.is_foreign()).map(|held| &held.owner);
+        let waiters = view.queue.iter().filter(|waits| waits.label.is_none()).map(|waits| &waits.owner);
+        holders.chain(waiters).any(|node| !layout.is_of(node))
+    };
+    let others: Vec<&LockView> = locks.iter().filter(are_others).collect();
+    let what = format!(
+        "{} locks have nodes of clients with another layout, the first is {}: Tenure waits for them, and they do not wait for \
+         Tenure",
+        others.len(),
+        shown(others.first()?.name.as_str()).within(64)
+    );
+    let remedy = "for kazoo set layout=kazoo in the URL of all clients, for Curator leave it out; for others use different paths";
+    Some(finding(Problem, what, remedy))
 }
 
 struct EnsembleFacts {

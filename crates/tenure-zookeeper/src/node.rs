@@ -43,6 +43,14 @@ impl Layout {
         }
     }
 
+    /// True if clients of this layout count a node of this name.
+    pub(crate) fn is_of(self, node: &str) -> bool {
+        node.contains(match self {
+            Self::Curator => CURATOR,
+            Self::Kazoo => KAZOO,
+        })
+    }
+
     /// The name of an owner's node up to its number. Modes that others do not know stand before what they
     /// look for, so that they count the node as one of theirs.
     pub(crate) fn prefix(self, owner: OwnerId, mode: Mode) -> String {

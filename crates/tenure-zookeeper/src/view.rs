@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use futures_util::{future::join_all, join};
-use tenure_core::{BackendError, FencingToken, HolderView, LockName, LockView, Moment, WaiterView};
+use tenure_core::{
+    BackendError, BreakScope, FencingToken, HolderView, LockName, LockView, Moment, WaiterView,
+};
 use zookeeper_client::{Error, Stat};
 
 use crate::{
@@ -118,6 +120,7 @@ pub(crate) async fn break_lock(
     store: &SharedState,
     session: &EnsembleSession,
     name: &LockName,
+    scope: BreakScope,
 ) -> Result<Vec<HolderView>, BackendError> {
     let lock = store.directory_of(name);
     let wrote = |error| error::wrote(&session.place(), error);
@@ -127,7 +130,20 @@ pub(crate) async fn break_lock(
         return raise(session, &lock).await.map(|()| Vec::new()).map_err(wrote);
     };
     let queue = NodeQueue::read(&children);
-    let held = read_all(session, &lock, queue.holders()).await.map_err(wrote)?;
+    let mut held = read_all(session, &lock, queue.holders()).await.map_err(wrote)?;
+    let owner_of = |data: &[u8]| NodeRecord::read(data).map(|record| record.owner);
+    match scope {
+        BreakScope::Owner(owner) => {
+            held.retain(|(_, data, _)| owner_of(data) == Some(owner));
+            if held.is_empty() {
+                return Ok(Vec::new());
+            }
+        }
+        BreakScope::Leases if held.iter().any(|(_, data, _)| owner_of(data).is_none()) => {
+            return Err(BackendError::foreign_holder(name));
+        }
+        BreakScope::Leases | BreakScope::All => {}
+    }
     raise(session, &lock).await.map_err(wrote)?;
     let mut broken = Vec::new();
     for (node, data, stat) in &held {

@@ -3,7 +3,7 @@
 use std::{pin::pin, time::Duration};
 
 use tenure_core::{
-    BackendError, BackendHandle, ClaimAnswer, ErrorKind, Released, Renewal, Severity, WaitMode,
+    BackendError, BackendHandle, BreakScope, ClaimAnswer, ErrorKind, Released, Renewal, Severity, WaitMode,
 };
 use tenure_testkit::{
     conformance::player::Player,
@@ -96,7 +96,8 @@ async fn who_breaks_a_lock_robs_the_one_that_holds_it_now() {
     link.hold_replies();
     soon("it leaves", holder.leave()).await;
     let grant = soon("it enters", next.enter()).await;
-    let robbed = asked_of_one_that_is_behind(link, behind.break_lock(&next.claim.name)).await;
+    let robbed =
+        asked_of_one_that_is_behind(link, behind.break_lock(&next.claim.name, BreakScope::Leases)).await;
     let robbed: Vec<_> = robbed.into_iter().map(|holder| holder.owner).collect();
     assert_eq!(robbed, [next.claim.owner.to_string()]);
     assert_eq!(next.renew(&grant).await, Renewal::Gone);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure_core::{BackendError, ErrorKind, Outcome, Severity, WaitMode};
+use tenure_core::{BackendError, BreakScope, ErrorKind, Outcome, Severity, WaitMode};
 use tenure_testkit::{conformance::player::Player, patience::slowness, ports, zookeeper::ZooKeeperServer};
 use zookeeper_client::{Acls, CreateMode};
 
@@ -51,7 +51,11 @@ async fn a_path_that_holds_something_else_is_refused_and_left_alone() {
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
         assert!(error.to_string().contains("holds data that tenure did not write"), "{error}");
         let player = Player::new(zookeeper(&server.url("")), name);
-        let error = player.backend.break_lock(&player.claim.name).await.expect_err("nor is it broken");
+        let error = player
+            .backend
+            .break_lock(&player.claim.name, BreakScope::Leases)
+            .await
+            .expect_err("nor is it broken");
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
     }
     assert_eq!(contenders(&client, "/tenure/tree").await, ["settings"]);

@@ -3,8 +3,8 @@
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use tenure_core::{
-    Audience, BackendHandle, ClaimAnswer, ErrorKind, LockName, Outcome, Renewal, WaitMode, WakeEvent,
-    WakeStream,
+    Audience, BackendHandle, BreakScope, ClaimAnswer, ErrorKind, LockName, Outcome, Renewal, WaitMode,
+    WakeEvent, WakeStream,
 };
 use tenure_testkit::{
     conformance::player::Player,
@@ -223,7 +223,7 @@ async fn a_watch_that_could_not_be_set_is_set_again() {
     until("it is connected again", async || backend.inspect(&holder.claim.name).await.is_ok()).await;
     // What it was told of its connection.
     while timeout(Duration::from_millis(300), hints.next()).await.is_ok() {}
-    elsewhere.break_lock(&LockName::new("job").unwrap()).await.unwrap();
+    elsewhere.break_lock(&LockName::new("job").unwrap(), BreakScope::Leases).await.unwrap();
     rung("it is told", &holder, &mut *hints).await;
 }
 

@@ -25,7 +25,8 @@ use std::{
 };
 
 use tenure_core::{
-    Adoption, BackendError, BoxFuture, Finding, HolderView, Host, Label, LockView, OwnerId, Released, Renewal,
+    Adoption, BackendError, BoxFuture, BreakScope, Finding, HolderView, Host, Label, LockView, OwnerId,
+    Released, Renewal,
 };
 use tokio::{runtime::Handle, sync::oneshot};
 
@@ -247,6 +248,18 @@ impl Locker {
     /// As [`Locker::force_release`](crate::Locker::force_release).
     pub fn force_release(&self, name: impl AsRef<str>) -> Result<Vec<HolderView>, BackendError> {
         self.wait(self.inner.force_release(name))
+    }
+
+    /// As [`Locker::force_release_from`](crate::Locker::force_release_from), which **overrides exclusion**.
+    ///
+    /// # Errors
+    /// As [`Locker::force_release_from`](crate::Locker::force_release_from).
+    pub fn force_release_from(
+        &self,
+        name: impl AsRef<str>,
+        scope: BreakScope,
+    ) -> Result<Vec<HolderView>, BackendError> {
+        self.wait(self.inner.force_release_from(name, scope))
     }
 
     /// As [`Locker::diagnose`](crate::Locker::diagnose).

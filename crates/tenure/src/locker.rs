@@ -8,8 +8,8 @@ use std::{
 };
 
 use tenure_core::{
-    Adoption, BackendError, BackendHandle, Finding, HolderView, Host, Label, LockName, LockView, Mode,
-    OwnerId, Promises,
+    Adoption, BackendError, BackendHandle, BreakScope, Finding, HolderView, Host, Label, LockName, LockView,
+    Mode, OwnerId, Promises,
 };
 
 use crate::{
@@ -221,8 +221,24 @@ impl Locker {
     /// # Cancel safety
     /// The lock may or may not be broken.
     pub async fn force_release(&self, name: impl AsRef<str>) -> Result<Vec<HolderView>, BackendError> {
+        self.force_release_from(name, BreakScope::Leases).await
+    }
+
+    /// As [`force_release`](Self::force_release), from some of the holders only, such as one of several that share the lock, or
+    /// from clients that are not Tenure as well.
+    ///
+    /// # Errors
+    /// As [`force_release`](Self::force_release).
+    ///
+    /// # Cancel safety
+    /// The lock may or may not be broken.
+    pub async fn force_release_from(
+        &self,
+        name: impl AsRef<str>,
+        scope: BreakScope,
+    ) -> Result<Vec<HolderView>, BackendError> {
         let name = checked(name.as_ref())?;
-        self.ask(QUESTION, || self.engine.backend.break_lock(&name)).await
+        self.ask(QUESTION, || self.engine.backend.break_lock(&name, scope)).await
     }
 
     /// Findings about the store and about the conditions that the locks need; empty if all is well.

@@ -22,6 +22,10 @@ impl PollPace {
         Self { period: period.max(LEAST), asked_at: None, is_hinted: false }
     }
 
+    pub(crate) fn period(&self) -> Duration {
+        self.period
+    }
+
     /// Polls when that is due, or earlier after a hint. A query that was dropped is repeated when it was due.
     pub(crate) async fn ask<A>(
         &mut self,

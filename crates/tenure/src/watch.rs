@@ -11,8 +11,10 @@ use std::{
     time::Duration,
 };
 
-use futures_util::Stream;
-use tenure_core::{BackendError, BoxFuture, FencingToken, HolderView, LockName, LockView, Mode, WaiterView};
+use futures_util::{Stream, future::try_join_all};
+use tenure_core::{
+    BackendError, BoxFuture, FencingToken, HolderView, LockName, LockView, Mode, Moment, WaiterView,
+};
 
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -51,12 +53,19 @@ const PERIOD: Duration = Duration::from_secs(1);
 pub struct Watch {
     locks: Locker,
     of: Of,
-    pace: Arc<AsyncMutex<PollPace>>,
+    pace: Arc<AsyncMutex<Pacing>>,
     /// The query that is under way.
     asking: Option<BoxFuture<'static, Result<Vec<LockView>, BackendError>>>,
     known: BTreeMap<LockName, LockView>,
     /// Reported by the next calls of `next`.
     changed: VecDeque<LockView>,
+}
+
+/// When the store is asked, and when it was asked last for all locks and how long that took: a store with many keys of others
+/// is walked for a tenth of the time at most.
+struct Pacing {
+    pace: PollPace,
+    listed: Option<(Moment, Duration)>,
 }
 
 /// The locks to watch.
@@ -132,11 +141,21 @@ impl Watch {
     }
 
     fn poll_look(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<LockView>, BackendError>> {
-        let Self { locks, of, pace, asking, .. } = self;
-        let asking = asking.get_or_insert_with(|| Box::pin(ask(locks.clone(), of.clone(), pace.clone())));
+        let Self { locks, of, pace, asking, known, .. } = self;
+        let known = || known.keys().cloned().collect();
+        let asking =
+            asking.get_or_insert_with(|| Box::pin(ask(locks.clone(), of.clone(), known(), pace.clone())));
         let views = ready!(asking.as_mut().poll(context));
         self.asking = None;
         Poll::Ready(views.map(|views| self.take(views)))
+    }
+
+    /// How long a new lock may stay unseen by [`Locker::watch_all`], if that is longer than the period: ten times as long as the
+    /// last list of all locks took.
+    pub fn list_interval(&self) -> Option<Duration> {
+        let pacing = self.pace.try_lock().ok()?;
+        let (_, took) = pacing.listed?;
+        (took * 10 > pacing.pace.period()).then_some(took * 10)
     }
 
     /// The state at the last poll, by name. The remaining times of leases are as old as that poll.
@@ -161,20 +180,36 @@ impl Watch {
 }
 
 /// Polls when the period has passed.
-async fn ask(locks: Locker, of: Of, pace: Arc<AsyncMutex<PollPace>>) -> Result<Vec<LockView>, BackendError> {
+async fn ask(
+    locks: Locker,
+    of: Of,
+    known: Vec<LockName>,
+    pacing: Arc<AsyncMutex<Pacing>>,
+) -> Result<Vec<LockView>, BackendError> {
+    let mut pacing = pacing.lock().await;
+    let Pacing { pace, listed } = &mut *pacing;
     let question = async {
+        let now = locks.host().now();
         match &of {
             Of::One(name) => locks.inspect(name).await.map(|view| vec![view]),
-            Of::All { prefix } => locks.list(prefix).await,
+            Of::All { .. } if listed.is_some_and(|(at, took)| at.elapsed(now) < took * 10) => {
+                let mut views = try_join_all(known.iter().map(|name| locks.inspect(name))).await?;
+                views.retain(|view| !(view.holders.is_empty() && view.queue.is_empty()));
+                Ok(views)
+            }
+            Of::All { prefix } => {
+                let views = locks.list(prefix).await?;
+                *listed = Some((now, now.elapsed(locks.host().now())));
+                Ok(views)
+            }
         }
     };
-    let mut pace = pace.lock().await;
     let asking = pace.ask(&**locks.host(), pending(), question);
     locks.engine().unless_forked(|| Err(forked()), asking).await
 }
 
-fn paced(period: Duration) -> Arc<AsyncMutex<PollPace>> {
-    Arc::new(AsyncMutex::new(PollPace::new(period)))
+fn paced(period: Duration) -> Arc<AsyncMutex<Pacing>> {
+    Arc::new(AsyncMutex::new(Pacing { pace: PollPace::new(period), listed: None }))
 }
 
 /// The same as [`next`](Watch::next); it never ends.

@@ -19,7 +19,7 @@ use tenure::{
         Audience, Backend, BackendHandle, BoxFuture, Claim, ClaimAnswer, Grant, Host, Moment, Outcome,
         ProcessId, Promises, Released, Renewal, Start, WakeStream,
     },
-    view::{Finding, HolderView, LockView},
+    view::{BreakScope, Finding, HolderView, LockView},
 };
 use tenure_memory::Memory;
 use tenure_testkit::host::{PausedHost, pass};
@@ -157,8 +157,8 @@ impl Backend for Delayed {
         self.store.list(prefix).await
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
-        self.store.break_lock(name).await
+    async fn break_lock(&self, name: &LockName, scope: BreakScope) -> Result<Vec<HolderView>, BackendError> {
+        self.store.break_lock(name, scope).await
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {

@@ -11,6 +11,7 @@ use std::{
 use tenure::{
     AcquireError, AllOf, ConfigError, HoldError, LockName, Loss,
     backend::{Backend, Released},
+    view::BreakScope,
 };
 use tenure_testkit::{
     gate::{Gate, Verb},
@@ -185,7 +186,7 @@ async fn one_lost_name_ends_all() {
     let leases = guards.leases();
     let mut lost = Box::pin(leases.lost());
     assert!(is_pending(&mut lost).await && !leases.remaining().is_zero());
-    stage.store.break_lock(&LockName::new("b").unwrap()).await.unwrap();
+    stage.store.break_lock(&LockName::new("b").unwrap(), BreakScope::Leases).await.unwrap();
     assert_eq!(in_time(lost).await.cause(), Loss::Taken);
     assert_eq!(guards.check().unwrap_err().cause(), Loss::Taken);
     assert!(leases.remaining().is_zero());
@@ -194,7 +195,7 @@ async fn one_lost_name_ends_all() {
     settle(&stage, (0, 0)).await;
     let both = all(&actor, &["a", "b"]);
     let robbed = both.hold(async |_| {
-        stage.store.break_lock(&LockName::new("a").unwrap()).await.unwrap();
+        stage.store.break_lock(&LockName::new("a").unwrap(), BreakScope::Leases).await.unwrap();
         pass(TTL).await;
     });
     assert!(matches!(in_time(robbed).await, Err(HoldError::Lost(lost)) if lost.cause() == Loss::Taken));
@@ -212,7 +213,7 @@ async fn what_is_lost_while_the_next_is_waited_for_is_taken_anew() {
     settle(&stage, (2, 1)).await;
     let a = LockName::new("a").unwrap();
     let first = stage.store.inspect(&a).await.unwrap().holders[0].owner.clone();
-    stage.store.break_lock(&a).await.unwrap();
+    stage.store.break_lock(&a, BreakScope::Leases).await.unwrap();
     settle(&stage, (2, 1)).await;
     assert_ne!(stage.store.inspect(&a).await.unwrap().holders[0].owner, first);
     held.release().await.unwrap();

@@ -8,7 +8,11 @@ use std::{
 };
 
 use futures_util::StreamExt;
-use tenure::{ErrorKind, view::LockView};
+use tenure::{
+    ErrorKind,
+    testing::{Fault, Operation, TestStore},
+    view::LockView,
+};
 use tenure_testkit::{host::pass, polls::is_pending};
 
 use crate::stage::{Deaf, SOON, Stage, TTL, in_time, ms};
@@ -119,4 +123,30 @@ async fn a_store_that_fails_is_told_and_asked_again() {
     assert_eq!(crowd(&in_time(watch.next()).await.unwrap()), (0, 0));
     let mut bad = onlooker.locks.watch("");
     assert_eq!(bad.next().await.unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+/// A Redis with five million other keys was walked by each look, without a pause.
+#[tokio::test(start_paused = true)]
+async fn a_list_that_takes_long_is_asked_for_a_tenth_of_the_time() {
+    let store = TestStore::new();
+    let (actor, locks) = (store.other_process().locker(), store.locker());
+    let guard = actor.mutex("old").acquire().await.unwrap();
+    let mut watch = locks.watch_all("");
+    store.fail_next_of(Operation::Inspect, 1, Fault::Delay(20 * PERIOD));
+    assert_eq!(in_time(watch.look()).await.unwrap().len(), 1);
+    assert_eq!(watch.list_interval(), Some(200 * PERIOD));
+    let (began, new) = (tokio::time::Instant::now(), actor.mutex("new").acquire().await.unwrap());
+    guard.release().await.unwrap();
+    let changed = in_time(watch.look()).await.unwrap();
+    assert!(changed.len() == 1 && crowd(&changed[0]) == (0, 0), "what is known is followed: {changed:?}");
+    let changed = loop {
+        let changed = watch.look().await.unwrap();
+        if !changed.is_empty() {
+            break changed;
+        }
+    };
+    assert_eq!(changed[0].name.as_str(), "new");
+    assert!(began.elapsed() >= 150 * PERIOD, "{:?}", began.elapsed());
+    assert_eq!(watch.list_interval(), None, "that list was fast");
+    new.release().await.unwrap();
 }

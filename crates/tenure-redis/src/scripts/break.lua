@@ -1,16 +1,20 @@
--- Robs those who hold, foreign ones too, raises the fence, wakes the robbed and hands on. After fence, begin and handoff; before end.
--- ARGV  none beside those of lock
+-- Robs those who hold, raises the fence, wakes the robbed and hands on. After fence, begin and handoff; before end.
+-- ARGV  3 who: an owner, '' for all of Tenure, '*' for other clients as well
 -- reply flat list: now, then the lock's value and ms left if it was held alone (else false, 0), then per shared holder:
 --       owner, details, end
 -- Who was handed the lock and has not entered keeps it: it holds nothing yet. Where no token is left, nobody is robbed.
-local value = call('GET', lock)
+local whom = ARGV[3]
+local is_all = #whom < 48
+local is_foreign = value and value ~= SHARED and not (string.byte(value, 49) == 58 and string.match(value, '^%x+:%d+:'))
+if is_foreign and whom == '' then error('FOREIGN the value is of another client') end
+if not is_all and not (is_owner(value, whom) or value == SHARED and call('ZSCORE', shared, whom)) then return {0, false, 0} end
 raise()
 wrote = true
 local robbed = {0, false, 0}
 if value and value ~= SHARED and not string.match(value, '^%x+:0:') then
   robbed[2], robbed[3] = value, call('PTTL', lock)
   call('DEL', lock)
-  if string.match(value, '^%x+:%d+:') and string.byte(value, 49) == 58 then
+  if not is_foreign then
     redis.pcall('PUBLISH', 'tenure:h:' .. string.sub(value, 1, 16), 'a' .. string.sub(value, 17, 48))
   end
   value = nil
@@ -24,7 +28,7 @@ if value == SHARED then
   end
   for i = 1, #all, 2 do
     local owner, details = all[i], call('HGET', who, all[i]) or 's:0:0:'
-    if string.match(details, '^[^:]*:([^:]*):') ~= '0' then
+    if (is_all or owner == whom) and string.match(details, '^[^:]*:([^:]*):') ~= '0' then
       together().drop(owner)
       robbed[#robbed + 1], robbed[#robbed + 2], robbed[#robbed + 3] = owner, details, all[i + 1]
       redis.pcall('PUBLISH', 'tenure:h:' .. string.sub(owner, 1, 16), 'a' .. string.sub(owner, 17))

@@ -20,5 +20,4 @@ local function enter_alone(value, leave)
   return {1, token, count}
 end
 
-local value = call('GET', lock)
 if mode == 'x' and is_owner(value, owner) then return enter_alone(value) end

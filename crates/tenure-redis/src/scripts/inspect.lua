@@ -15,7 +15,11 @@ local function list(order, ends)
   end
   return rows
 end
-local value = call('GET', KEYS[1])
+local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'table' then -- as lock.lua
+  if type(redis.pcall('ZCARD', KEYS[1])) ~= 'number' or call('PTTL', KEYS[1]) < 0 then error(value.err) end
+  value = 'zset'
+end
 local held = value == 'tenure:shared' and list(KEYS[5], KEYS[5]) or {}
 return {
   time[1] * 1000 + math.floor(time[2] / 1000), fence(), value, call('PTTL', KEYS[1]), list(KEYS[2], KEYS[4]), held,

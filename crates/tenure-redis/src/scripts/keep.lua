@@ -4,7 +4,8 @@
 -- reply 1 extended; 0 does not hold
 -- The lock first: extending it passes a full memory, and then the rest does.
 local owner, ttl = ARGV[3], tonumber(ARGV[4])
-local value, changed = settle(call('GET', lock))
+local changed
+value, changed = settle(value)
 if changed then value = hand_on(value, nil) end
 if is_owner(value, owner) and string.sub(value, 50, 51) ~= '0:' then
   if call('PTTL', lock) < ttl then call('PEXPIRE', lock, ttl) end

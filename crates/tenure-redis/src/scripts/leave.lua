@@ -3,7 +3,6 @@
 -- reply 1 has left; 2 has left, and nobody holds it now; 3 has left, and the gate is closed; 0 neither held nor waited
 -- Deletes before it grants: a full memory refuses neither then (H1.13, hazard 36).
 local owner = ARGV[3]
-local value = call('GET', lock)
 local left = false
 if is_owner(value, owner) then
   call('DEL', lock)

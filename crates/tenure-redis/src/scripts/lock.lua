@@ -9,6 +9,13 @@ local call = redis.call
 local SHARED = 'tenure:shared'
 local lock, queue, places, shared, who = KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[6]
 
+-- A sorted set that ends by itself is a lock of symfony/lock, and so of another client; what else is no text is an error.
+local value = redis.pcall('GET', lock)
+if type(value) == 'table' then
+  if type(redis.pcall('ZCARD', lock)) ~= 'number' or call('PTTL', lock) < 0 then error(value.err) end
+  value = 'zset'
+end
+
 local function is_owner(value, owner)
   return value and string.sub(value, 1, 48) == owner and string.byte(value, 49) == 58
 end

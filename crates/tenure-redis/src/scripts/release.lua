@@ -3,8 +3,8 @@
 -- ARGV  1 owner
 -- reply 1 released; 0 if it is not as plain as that (ask leave.lua), and then nothing was changed
 -- A value that ends in '+' says that there are waiters.
-local value = redis.call('GET', KEYS[1])
-if value and string.sub(value, 1, 48) == ARGV[1] and string.byte(value, -1) ~= 43 then
+local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'string' and string.sub(value, 1, 48) == ARGV[1] and string.byte(value, -1) ~= 43 then
   redis.call('DEL', KEYS[1])
   return 1
 end

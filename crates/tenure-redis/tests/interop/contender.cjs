@@ -40,7 +40,7 @@ async function unlock() {
   return (await unless(held.release())) ? "done" : "gone";
 }
 
-async function contend(name, ms, counter) {
+async function contend(name, ms, counter, pause) {
   const referee = new Redis(server);
   let entries = 0;
   let violations = 0;
@@ -57,7 +57,7 @@ async function contend(name, ms, counter) {
     // Throws if it was not ours any more.
     await turn.release();
     entries += 1;
-    await sleep(between(0, 20));
+    if (pause !== "0") await sleep(Number(pause));
   }
   await referee.quit();
   return `${entries} ${violations}`;

@@ -3,8 +3,8 @@
 lock NAME MS      one attempt, for so many milliseconds, 0 for ever: `held` or `busy`
 extend MS         the lock that it holds lasts so long from now on: `done` or `gone`
 unlock            gives it back: `done`, or `gone` if it was not its own any more
-contend NAME MS COUNTER
-                  takes turns with others for so long: `ENTRIES VIOLATIONS`, see the referee in contention.rs
+contend NAME MS COUNTER PAUSE
+                  takes turns with others for so long, and comes back after so many ms: `ENTRIES VIOLATIONS`, see the referee in contention.rs
 """
 
 import random
@@ -40,7 +40,7 @@ def owned(act):
     return "done"
 
 
-def contend(name, ms, counter):
+def contend(name, ms, counter, pause):
     referee = redis.Redis(host="127.0.0.1", port=PORT)
     turn = client.lock(name, timeout=30, sleep=0.002, blocking_timeout=0.1)
     entries = violations = 0
@@ -54,7 +54,7 @@ def contend(name, ms, counter):
         # Raises if it was not ours any more.
         turn.release()
         entries += 1
-        time.sleep(between(0, 20))
+        time.sleep(int(pause) / 1000)
     return f"{entries} {violations}"
 
 

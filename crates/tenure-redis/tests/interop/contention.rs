@@ -1,4 +1,5 @@
-//! Three of theirs and three of ours want one lock for ten seconds, and a referee counts who is inside.
+//! Three of theirs and three of ours want one lock, and a referee counts who is inside. Theirs come back immediately, or after
+//! 30 ms; nobody notifies ours when theirs release.
 //!
 //! The referee is a counter in Redis beside the lock, changed over other connections than those that lock: whoever enters
 //! adds one and must find 1, whoever leaves takes one and must find 0.
@@ -23,15 +24,15 @@ use crate::{
 };
 
 /// For so long they contend in one round.
-const ROUND: Duration = Duration::from_secs(10);
+const ROUND: Duration = Duration::from_secs(5);
 /// On a busy machine a round may be over before a side was inside often enough.
 const ROUNDS: usize = 6;
 /// Of each side.
 const CONTENDERS: usize = 3;
 /// So many entries of each side, or it was no contention.
 const ENOUGH: u64 = 10;
-/// Nobody wakes ours when theirs release: ours ask as often as theirs do.
-const EAGER: &str = "&retry_max=10ms";
+/// How long theirs pause between two turns.
+const PAUSES: [Duration; 2] = [Duration::ZERO, Duration::from_millis(30)];
 /// Where the referee counts.
 const INSIDE: &str = "interop:inside";
 
@@ -40,24 +41,36 @@ const INSIDE: &str = "interop:inside";
 struct Tally {
     entries: u64,
     violations: u64,
+    /// The longest time until it was inside again.
+    longest: Duration,
 }
 
-/// L1, with strangers: never two holders, and both sides get in.
+/// L1, L6, with strangers: never two holders, and both sides get in. Beside a client that came back immediately ours entered 0 to 9
+/// times in ten seconds, and theirs 600 to 1000 times.
 pub(crate) fn there_are_never_two_holders(library: Library) {
+    for pause in PAUSES {
+        contend(library, pause);
+    }
+}
+
+fn contend(library: Library, pause: Duration) {
     let stage = Stage::new();
-    let (mut theirs, mut ours) = (Tally::default(), Tally::default());
+    let (mut theirs, mut ours, began) = (Tally::default(), Tally::default(), Instant::now());
     for _ in 0..ROUNDS {
         let round = match library {
-            Library::RedisPy => against_programs(&stage, &PYTHON),
-            Library::Redlock => against_programs(&stage, &NODE),
-            Library::Rslock => against_rslock(&stage),
+            Library::RedisPy => against_programs(&stage, &PYTHON, pause),
+            Library::Redlock => against_programs(&stage, &NODE, pause),
+            Library::Rslock => against_rslock(&stage, pause),
         };
         (theirs, ours) = (sum(vec![theirs, round.0]), sum(vec![ours, round.1]));
         if theirs.entries >= ENOUGH && ours.entries >= ENOUGH {
             break;
         }
     }
-    println!("{library:?}: theirs {theirs:?}, ours {ours:?}");
+    let requests = stage.scripts_run() as f64 / began.elapsed().as_secs_f64();
+    println!(
+        "{library:?}, pause {pause:?}: theirs {theirs:?}, ours {ours:?}, {requests:.0} scripts a second"
+    );
     assert_eq!(theirs.violations + ours.violations, 0, "theirs {theirs:?}, ours {ours:?}");
     assert!(theirs.entries >= ENOUGH && ours.entries >= ENOUGH, "theirs {theirs:?}, ours {ours:?}");
     assert_eq!(stage.value(), None, "in the end nobody holds");
@@ -65,26 +78,30 @@ pub(crate) fn there_are_never_two_holders(library: Library) {
 }
 
 /// What theirs and ours have seen.
-fn against_programs(stage: &Stage, language: &Language) -> (Tally, Tally) {
+fn against_programs(stage: &Stage, language: &Language, pause: Duration) -> (Tally, Tally) {
     let mut theirs: Vec<_> = (0..CONTENDERS).map(|_| Program::start(language, stage.server.port())).collect();
     // All of them run by now.
     let ours = start_ours(stage);
     for program in &mut theirs {
-        program.tell(&format!("contend {NAME} {} {INSIDE}", ROUND.as_millis()));
+        program.tell(&format!("contend {NAME} {} {INSIDE} {}", ROUND.as_millis(), pause.as_millis()));
     }
     let ours = tally(stage, ours);
     let said = theirs.iter().map(|program| {
         let answer = program.answer(ROUND);
         let (entries, violations) = answer.split_once(' ').expect("two numbers");
-        Tally { entries: entries.parse().unwrap(), violations: violations.parse().unwrap() }
+        Tally {
+            entries: entries.parse().unwrap(),
+            violations: violations.parse().unwrap(),
+            ..Tally::default()
+        }
     });
     (sum(said.collect()), ours)
 }
 
-fn against_rslock(stage: &Stage) -> (Tally, Tally) {
+fn against_rslock(stage: &Stage, pause: Duration) -> (Tally, Tally) {
     let ours = start_ours(stage);
     let url = stage.server.url("");
-    let play = |_| stage.runtime.spawn(rslock_contends(url.clone(), referee(&stage.server)));
+    let play = |_| stage.runtime.spawn(rslock_contends(url.clone(), referee(&stage.server), pause));
     let theirs: Vec<_> = (0..CONTENDERS).map(play).collect();
     let ours = tally(stage, ours);
     (tally(stage, theirs), ours)
@@ -94,7 +111,7 @@ fn against_rslock(stage: &Stage) -> (Tally, Tally) {
 fn start_ours(stage: &Stage) -> Vec<JoinHandle<Tally>> {
     let newest = Arc::new(AtomicU64::new(0));
     let start = |_| {
-        let locks = stage.wait(connect(&stage.server, EAGER));
+        let locks = stage.wait(connect(&stage.server, ""));
         stage.runtime.spawn(tenure_contends(locks, referee(&stage.server), newest.clone()))
     };
     (0..CONTENDERS).map(start).collect()
@@ -108,6 +125,7 @@ fn sum(tallies: Vec<Tally>) -> Tally {
     tallies.into_iter().fold(Tally::default(), |all, one| Tally {
         entries: all.entries + one.entries,
         violations: all.violations + one.violations,
+        longest: all.longest.max(one.longest),
     })
 }
 
@@ -115,18 +133,20 @@ async fn tenure_contends(locks: Locker, referee: redis::Client, newest: Arc<Atom
     let mut referee = referee.get_multiplexed_async_connection().await.unwrap();
     let (lock, mut tally, started) = (locks.mutex(NAME), Tally::default(), Instant::now());
     while started.elapsed() < ROUND {
+        let wanted = Instant::now();
         let guard = lock.acquire().await.unwrap();
+        tally.longest = tally.longest.max(wanted.elapsed());
         // L2: also with strangers in between, every token is larger than all before.
         let token = guard.token().get();
         assert!(newest.fetch_max(token, Ordering::SeqCst) < token);
         tally.visit(&mut referee).await;
         guard.release().await.unwrap();
-        sleep(pause(tally.entries)).await;
+        sleep(work(tally.entries)).await;
     }
     tally
 }
 
-async fn rslock_contends(url: String, referee: redis::Client) -> Tally {
+async fn rslock_contends(url: String, referee: redis::Client, pause: Duration) -> Tally {
     let mut referee = referee.get_multiplexed_async_connection().await.unwrap();
     let (manager, mut tally, started) = (manager(&url), Tally::default(), Instant::now());
     while started.elapsed() < ROUND {
@@ -137,7 +157,9 @@ async fn rslock_contends(url: String, referee: redis::Client) -> Tally {
         tally.visit(&mut referee).await;
         assert!(!manager.is_freed(&lock).await.unwrap(), "nobody took what it holds");
         manager.unlock(&lock).await;
-        sleep(pause(tally.entries)).await;
+        if !pause.is_zero() {
+            sleep(pause).await;
+        }
     }
     tally
 }
@@ -155,7 +177,7 @@ impl Tally {
 
 /// Work of its own, 0 to 20 ms. Without it our queue would never be empty, and theirs would not get in: a release of
 /// ours hands on to our next waiter.
-fn pause(entries: u64) -> Duration {
+fn work(entries: u64) -> Duration {
     Duration::from_millis(entries * 7 % 21)
 }
 

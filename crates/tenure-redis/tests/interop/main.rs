@@ -32,6 +32,7 @@ with_each_library! {
     respect::its_late_release_does_not_free_ours
     respect::our_late_release_does_not_free_its_lock
     respect::a_robbed_guard_leaves_its_lock_alone
+    respect::its_lock_is_broken_only_if_that_is_asked_for
 }
 
 /// The only one of the three that has such locks.

@@ -1,8 +1,9 @@
 //! What is theirs stays as it is: value and end while we wait, and the lock itself when one of us comes late.
 
 use tenure::{
-    ReleaseError,
+    ErrorKind, ReleaseError,
     backend::{Released, Renewal},
+    view::BreakScope,
 };
 use tenure_testkit::patience::eventually;
 
@@ -124,4 +125,19 @@ pub(crate) fn a_robbed_guard_leaves_its_lock_alone(library: Library) {
         assert_eq!(stage.value(), value);
         client.unlock();
     }
+}
+
+/// An operator takes it from them only if that is asked for.
+pub(crate) fn its_lock_is_broken_only_if_that_is_asked_for(library: Library) {
+    let stage = Stage::new();
+    let mut client = Client::new(&stage, library);
+    assert!(client.try_lock(Some(LONG)));
+    let value = stage.value();
+    let refused = stage.wait(stage.locks.force_release(NAME)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+    assert_eq!(stage.value(), value);
+    let robbed = stage.wait(stage.locks.force_release_from(NAME, BreakScope::All)).unwrap();
+    assert_foreign(&robbed[0], &value.unwrap());
+    assert_eq!(stage.value(), None);
+    stage.release(stage.try_acquire().unwrap());
 }

@@ -8,8 +8,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use serde_json::{Value, json};
 use tenure_core::{
-    Claim, ClaimAnswer, FencingToken, HolderView, Label, LockName, LockView, Mode, Moment, OwnerId,
-    ProcessId, Raised, Released, Renewal,
+    BreakScope, Claim, ClaimAnswer, FencingToken, HolderView, Label, LockName, LockView, Mode, Moment,
+    OwnerId, ProcessId, Raised, Released, Renewal,
 };
 use tenure_ledger::{Ledger, Rules};
 
@@ -109,7 +109,9 @@ impl Reference {
     }
 
     pub(crate) fn break_lock(&mut self, scene: &Scene<'_>) -> Vec<HolderView> {
-        let rob = |ledger: &mut Ledger| ledger.break_lock(scene.now, scene.rules).unwrap().answer;
+        let rob = |ledger: &mut Ledger| {
+            ledger.break_lock(scene.now, scene.rules, BreakScope::Leases).unwrap().answer
+        };
         self.handing(scene, None, rob, |_| true)
     }
 

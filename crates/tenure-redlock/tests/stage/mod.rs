@@ -11,9 +11,9 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::{
-    Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer, ErrorKind, FencingToken,
-    Finding, Grant, HolderView, Host, LockName, LockView, Memo, Mode, Moment, Noted, Outcome, OwnerId,
-    ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Start, WaitMode, WakeStream,
+    Audience, Backend, BackendError, BackendHandle, BoxFuture, BreakScope, Claim, ClaimAnswer, ErrorKind,
+    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Mode, Moment, Noted, Outcome,
+    OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Start, WaitMode, WakeStream,
 };
 use tenure_ledger::{Floor, Rules};
 use tenure_memory::Memory;
@@ -163,9 +163,9 @@ impl Backend for Faulty {
         self.store.list(prefix).await
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
+    async fn break_lock(&self, name: &LockName, scope: BreakScope) -> Result<Vec<HolderView>, BackendError> {
         self.before().await?;
-        self.store.break_lock(name).await
+        self.store.break_lock(name, scope).await
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {

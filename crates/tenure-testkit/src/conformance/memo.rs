@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{ErrorKind, FencingToken, Memo, MemoView, Memos, Noted};
+use tenure_core::{BreakScope, ErrorKind, FencingToken, Memo, MemoView, Memos, Noted};
 
 use super::{Arena, player::Player};
 use crate::patience::becomes;
@@ -91,7 +91,7 @@ pub async fn only_a_holder_leaves_a_memo(arena: &impl Arena) {
     holder.leave().await;
     assert_eq!(note(&holder, token, &memo("late", LONG)).await, Some(Noted::Gone));
     let grant = waiter.enter().await;
-    arena.here().break_lock(&waiter.claim.name).await.expect("the store answers");
+    arena.here().break_lock(&waiter.claim.name, BreakScope::Leases).await.expect("the store answers");
     assert_eq!(note(&waiter, grant.token, &memo("robbed", LONG)).await, Some(Noted::Gone));
     assert_eq!(text(&stranger).await.as_deref(), Some("good"));
 }

@@ -1,6 +1,6 @@
 //! L2: tokens of one lock grow in the order of grants.
 
-use tenure_core::{FencingToken, Grant, Minting, Released, Renewal, Sharing};
+use tenure_core::{BreakScope, FencingToken, Grant, Minting, Released, Renewal, Sharing};
 
 use super::Arena;
 
@@ -15,7 +15,13 @@ pub async fn tokens_grow_over_release_expiry_and_break(arena: &impl Arena) {
         match round % 3 {
             0 => drop(player.leave().await),
             1 => player.lapse(arena, arena.ttl()).await,
-            _ => drop(player.backend.break_lock(&player.claim.name).await.expect("the store answers")),
+            _ => drop(
+                player
+                    .backend
+                    .break_lock(&player.claim.name, BreakScope::Leases)
+                    .await
+                    .expect("the store answers"),
+            ),
         }
     }
 }

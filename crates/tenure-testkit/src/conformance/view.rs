@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{EndOfGrant, LockName, Mode, Renewal};
+use tenure_core::{BreakScope, EndOfGrant, LockName, Mode, Renewal};
 
 use super::Arena;
 
@@ -62,17 +62,44 @@ pub async fn break_names_the_robbed_and_lets_the_next_in(arena: &impl Arena) {
     let (holder, waiter) = (arena.player("one"), arena.player("one"));
     let grant = holder.enter().await;
     waiter.queue_behind(0).await;
-    let robbed = arena.elsewhere().await.break_lock(&holder.claim.name).await.expect("the store answers");
+    let robbed = arena
+        .elsewhere()
+        .await
+        .break_lock(&holder.claim.name, BreakScope::Leases)
+        .await
+        .expect("the store answers");
     assert_eq!(robbed.iter().map(|h| h.owner.clone()).collect::<Vec<_>>(), [holder.claim.owner.to_string()]);
     assert_eq!(holder.renew(&grant).await, Renewal::Gone);
     assert!(waiter.enter().await.token > grant.token);
+}
+
+/// `break` of one of those that share a lock; and of an owner that does not hold, by whoever looked a moment ago.
+pub async fn break_of_one_owner_leaves_the_others(arena: &impl Arena) {
+    let (one, other) = (arena.player("one").slots(2), arena.player("one").slots(2));
+    let (grant, stays) = (one.enter().await, other.enter().await);
+    let operator = arena.elsewhere().await;
+    let robbed = operator.break_lock(&one.claim.name, BreakScope::Owner(one.claim.owner)).await;
+    let robbed = robbed.expect("the store answers");
+    assert_eq!(robbed.iter().map(|h| h.owner.clone()).collect::<Vec<_>>(), [one.claim.owner.to_string()]);
+    assert_eq!((one.renew(&grant).await, other.renew(&stays).await), (Renewal::Gone, Renewal::Renewed));
+    let next = arena.player("one").slots(2).enter().await;
+    assert!(next.token > grant.token);
+    let robbed = operator.break_lock(&one.claim.name, BreakScope::Owner(one.claim.owner)).await;
+    assert_eq!(robbed.expect("the store answers"), []);
+    assert_eq!(other.renew(&stays).await, Renewal::Renewed);
+    let (holder, waiter) = (arena.player("two"), arena.player("two"));
+    holder.enter().await;
+    waiter.queue_behind(0).await;
+    let robbed = operator.break_lock(&holder.claim.name, BreakScope::Owner(holder.claim.owner)).await;
+    assert_eq!(robbed.expect("the store answers").len(), 1);
+    waiter.enter().await;
 }
 
 /// `break` of a lock that nobody holds.
 pub async fn break_of_a_free_lock_raises_the_fence(arena: &impl Arena) {
     let name = LockName::new("never taken").expect("BUG: a good name");
     let before = arena.here().inspect(&name).await.expect("the store answers").fence;
-    assert_eq!(arena.here().break_lock(&name).await.expect("the store answers"), []);
+    assert_eq!(arena.here().break_lock(&name, BreakScope::Leases).await.expect("the store answers"), []);
     let after = arena.here().inspect(&name).await.expect("the store answers").fence;
     assert!(after > before, "{after} after {before}");
     assert!(arena.player("never taken").enter().await.token > after);

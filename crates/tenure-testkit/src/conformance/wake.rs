@@ -3,7 +3,8 @@
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use tenure_core::{
-    Audience, BackendHandle, Claim, ClaimAnswer, Label, Minting, OwnerId, WakeEvent, WakeStream, WakeSupport,
+    Audience, BackendHandle, BreakScope, Claim, ClaimAnswer, Label, Minting, OwnerId, WakeEvent, WakeStream,
+    WakeSupport,
 };
 
 use super::{Arena, player::Player};
@@ -61,7 +62,12 @@ pub async fn a_break_elsewhere_wakes_the_robbed(arena: &impl Arena) {
     let holder = arena.player("one");
     let mut stream = listen(&holder, Audience::Holders);
     holder.enter().await;
-    let robbed = arena.elsewhere().await.break_lock(&holder.claim.name).await.expect("the store answers");
+    let robbed = arena
+        .elsewhere()
+        .await
+        .break_lock(&holder.claim.name, BreakScope::Leases)
+        .await
+        .expect("the store answers");
     assert_eq!(robbed.len(), 1);
     is_woken(&mut stream, &holder).await;
 }

@@ -11,7 +11,10 @@ use std::time::{Duration, Instant};
 
 use program::Kazoo;
 use stage::{NAME, PATH, Stage};
-use tenure::{backend::Released, view::Mode};
+use tenure::{
+    backend::Released,
+    view::{BreakScope, Mode},
+};
 use tenure_testkit::patience::slowness;
 
 /// After which one of our waiters asks again at the latest.
@@ -120,7 +123,29 @@ fn its_lock_can_be_broken() {
     let theirs = stage.only_node().0;
     let waiter = stage.waiter(stage.lock());
     stage.queued(1);
-    let robbed = stage.wait(stage.locks.force_release(NAME)).unwrap();
+    let refused = stage.wait(stage.locks.force_release(NAME)).unwrap_err();
+    assert!(refused.to_string().contains("not Tenure"), "{refused}");
+    let robbed = stage.wait(stage.locks.force_release_from(NAME, BreakScope::All)).unwrap();
     assert_eq!(robbed[0].owner, theirs);
     stage.release(stage.wait(waiter).unwrap());
+}
+
+/// L1: kazoo counts only nodes that are named as its own: with the layout of Curator both sides were let in, and nothing said so.
+#[test]
+fn a_client_with_another_layout_is_a_problem() {
+    let stage = Stage::new();
+    let mut kazoo = Kazoo::start(&stage.server.address());
+    assert_eq!(kazoo.ask(&format!("try {PATH}")), "held");
+    let found = |locks: &tenure::Locker| -> Vec<String> {
+        let findings = stage.wait(locks.diagnose()).unwrap();
+        findings.into_iter().map(|found| format!("{:?} {}", found.severity, found.what)).collect()
+    };
+    let has = |lines: &[String]| {
+        lines.iter().any(|line| line.contains("Problem 1 locks have nodes of clients with another layout"))
+    };
+    let same = found(&stage.locks);
+    assert!(!has(&same), "{same:?}");
+    let other = found(&stage.wait(tenure::connect(&stage.server.url(""))).unwrap());
+    assert!(has(&other), "{other:?}");
+    assert_eq!(kazoo.ask("unlock"), "done");
 }

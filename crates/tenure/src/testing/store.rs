@@ -8,9 +8,9 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::{
-    Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken,
-    Finding, Grant, HolderView, Host, LockName, LockView, Memo, Noted, Outcome, OwnerId, ProcessId, Promises,
-    Released, Renewal, WakeStream, locked,
+    Adoption, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, ErrorKind,
+    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Noted, Outcome, OwnerId,
+    ProcessId, Promises, Released, Renewal, WakeStream, locked,
 };
 
 use crate::{connect, locker::Locker, testing::host::TestHost};
@@ -305,8 +305,8 @@ impl Backend for TestStore {
         self.ask(Operation::Inspect, self.inner.list(prefix)).await?
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
-        self.ask(Operation::Break, self.inner.break_lock(name)).await?
+    async fn break_lock(&self, name: &LockName, scope: BreakScope) -> Result<Vec<HolderView>, BackendError> {
+        self.ask(Operation::Break, self.inner.break_lock(name, scope)).await?
     }
 
     async fn drain(&self) {

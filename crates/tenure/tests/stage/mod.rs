@@ -18,7 +18,7 @@ use tenure::{
         Audience, Backend, BackendHandle, BoxFuture, Claim, ClaimAnswer, Grant, Host, Memo, Moment, Noted,
         Outcome, ProcessId, Promises, Released, Renewal, Sharing, Start, WakeEvent, WakeStream,
     },
-    view::{Finding, HolderView, LockView, Mode},
+    view::{BreakScope, Finding, HolderView, LockView, Mode},
 };
 use tenure::{FencingToken, Guard, Lock, LockName, Locker, OwnerId};
 use tenure_memory::Memory;
@@ -155,7 +155,11 @@ impl Stage {
     }
 
     pub(crate) async fn break_lock(&self) {
-        assert_eq!(self.store.break_lock(&name()).await.unwrap().len(), 1, "somebody held it");
+        assert_eq!(
+            self.store.break_lock(&name(), BreakScope::Leases).await.unwrap().len(),
+            1,
+            "somebody held it"
+        );
     }
 }
 
@@ -320,8 +324,8 @@ impl Backend for Deaf {
         self.store.list(prefix).await
     }
 
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
-        self.store.break_lock(name).await
+    async fn break_lock(&self, name: &LockName, scope: BreakScope) -> Result<Vec<HolderView>, BackendError> {
+        self.store.break_lock(name, scope).await
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
