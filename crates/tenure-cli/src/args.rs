@@ -3,10 +3,13 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::{Args, Parser, Subcommand, builder::RangedU64ValueParser, value_parser};
+use jiff::tz::TimeZone;
 use tenure::{
     LockName, OwnerId,
     backend::{Memo, Timing},
 };
+
+use crate::calendar::{Period, zone};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -127,14 +130,21 @@ pub(crate) struct Run {
     /// How long the command may take to end after TERM, before KILL [default: ttl/4, at most 5s]
     #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
-    /// Run once per interval over all hosts: skip if the last run that succeeded began less than this long ago
-    #[arg(long, value_name = "DUR", value_parser = interval, allow_hyphen_values = true, conflicts_with_all = ["shared", "slots", "also", "any"])]
+    /// Run once per interval over all hosts: skip if the last run that succeeded began less than this long ago. A run may
+    /// begin a tenth of it early, at most 60s; the next one is due that much later
+    #[arg(long, value_name = "DUR", value_parser = interval, allow_hyphen_values = true, group = "schedule", conflicts_with_all = ["shared", "slots", "also", "any"])]
     pub(crate) every: Option<Duration>,
-    /// Count a run of --every from its start, whatever becomes of it
-    #[arg(long, requires = "every")]
+    /// Run once in each hour, day, week or DUR of the calendar over all hosts: skip if a run in it succeeded
+    #[arg(long, value_name = "hour|day|week|DUR", value_parser = Period::read, group = "schedule", conflicts_with_all = ["every", "shared", "slots", "also", "any"])]
+    pub(crate) once_per: Option<Period>,
+    /// The place by whose clock --once-per counts, such as Europe/Berlin [default: that of this host]
+    #[arg(long, value_name = "ZONE", value_parser = zone, requires = "once_per")]
+    pub(crate) tz: Option<TimeZone>,
+    /// Count a run of --every or --once-per from its start, whatever becomes of it
+    #[arg(long, requires = "schedule")]
     pub(crate) even_if_failed: bool,
-    /// Exit code if a run of --every was skipped
-    #[arg(long, value_name = "CODE", default_value_t = 0, requires = "every")]
+    /// Exit code if a run of --every or --once-per was skipped
+    #[arg(long, value_name = "CODE", default_value_t = 0, requires = "schedule")]
     pub(crate) skip_exit_code: u8,
     /// Exit code if the lock was not acquired
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::CONFLICT)]
