@@ -3,10 +3,13 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::{Args, Parser, Subcommand, builder::RangedU64ValueParser, value_parser};
+use jiff::tz::TimeZone;
 use tenure::{
     LockName, OwnerId,
     backend::{Memo, Timing},
 };
+
+use crate::calendar::{Period, zone};
 
 /// What follows the help of a verb: its examples, and its exit codes.
 macro_rules! after_help {
@@ -194,14 +197,21 @@ pub(crate) struct Run {
     /// How long the command may take to end after TERM, before KILL [default: ttl/4, at most 5s]
     #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) grace: Option<Duration>,
-    /// Run once per interval over all hosts: skip if the last successful run began less than this long ago
-    #[arg(long, value_name = "DUR", value_parser = interval, allow_hyphen_values = true, conflicts_with_all = ["shared", "slots", "also", "any"], help_heading = "Interval")]
+    /// Run once per interval over all hosts: skip if the last successful run began less than this long ago. A run may
+    /// begin a tenth of it early, at most 60s; the next one is due that much later
+    #[arg(long, value_name = "DUR", value_parser = interval, allow_hyphen_values = true, group = "schedule", conflicts_with_all = ["shared", "slots", "also", "any"], help_heading = "Interval")]
     pub(crate) every: Option<Duration>,
-    /// Count a run of --every from its start, even if it fails
-    #[arg(long, requires = "every", help_heading = "Interval")]
+    /// Run once in each hour, day, week or DUR of the calendar over all hosts: skip if a run in it succeeded
+    #[arg(long, value_name = "hour|day|week|DUR", value_parser = Period::read, group = "schedule", conflicts_with_all = ["every", "shared", "slots", "also", "any"], help_heading = "Interval")]
+    pub(crate) once_per: Option<Period>,
+    /// The time zone of --once-per, such as Europe/Berlin [default: that of this host]
+    #[arg(long, value_name = "ZONE", value_parser = zone, requires = "once_per", help_heading = "Interval")]
+    pub(crate) tz: Option<TimeZone>,
+    /// Count a run of --every or --once-per from its start, even if it fails
+    #[arg(long, requires = "schedule", help_heading = "Interval")]
     pub(crate) even_if_failed: bool,
-    /// Exit code if a run of --every was skipped
-    #[arg(long, value_name = "CODE", default_value_t = 0, requires = "every", help_heading = "Interval")]
+    /// Exit code if a run of --every or --once-per was skipped
+    #[arg(long, value_name = "CODE", default_value_t = 0, requires = "schedule", help_heading = "Interval")]
     pub(crate) skip_exit_code: u8,
     /// Exit code if the lock was not acquired
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::CONFLICT, help_heading = "Waiting")]

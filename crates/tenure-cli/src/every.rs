@@ -2,27 +2,31 @@
 
 use std::time::Duration;
 
+use jiff::{Timestamp, tz::TimeZone};
 use nix::sys::signal::Signal;
 use tenure::{
     AcquireError, HoldError, Lease, Lock, LockName, Locker, Loss, Lost, MemoError,
     backend::{Host, Moment, TokioHost},
-    once::{LastRun, RunOnce},
+    once::{LastRun, RunOnce, Turn},
 };
 
 use crate::{
     args::{Global, Run},
+    calendar::Period,
     exit::{self, Stop},
     signals::Signals,
     text,
     waiting::Question,
 };
 
-/// The interval of a run.
+/// The interval of a run, or its calendar.
 pub(crate) struct Every<'a> {
     global: &'a Global,
     once: RunOnce,
+    calendar: Option<(Period, TimeZone)>,
     name: LockName,
-    every: Duration,
+    /// How often it runs, for people.
+    often: String,
     even_if_failed: bool,
     skip_exit_code: u8,
 }
@@ -36,55 +40,68 @@ impl<'a> Every<'a> {
         args: &Run,
         (name, set): (&LockName, impl Fn(Lock) -> Lock),
     ) -> Option<Self> {
-        let (every, name) = (args.every?, name.clone());
-        let once = locks.once(&name).interval(every).with(set);
+        let calendar = args.once_per.map(|per| (per, args.tz.clone().unwrap_or_else(TimeZone::system)));
+        let every = calendar.as_ref().map(|(per, _)| per.longest()).or(args.every)?;
+        let often = match &calendar {
+            Some((per, zone)) => format!("per {per} of {}", zone.iana_name().unwrap_or("this host's clock")),
+            None => format!("in {}", text::seconds(every)),
+        };
+        let name = name.clone();
+        let once = locks.once(&name).interval(every).jitter(EARLY.min(every / 10)).with(set);
         let (even_if_failed, skip_exit_code) = (args.even_if_failed, args.skip_exit_code);
-        Some(Self { global, once, name, every, even_if_failed, skip_exit_code })
+        Some(Self { global, once, calendar, name, often, even_if_failed, skip_exit_code })
     }
 
     /// The exit code if the job is not due, before any wait. If the store fails now, a later step waits for it.
     pub(crate) async fn skip_early(&self, signals: &mut Signals) -> Result<Option<u8>, Stop> {
-        match self.last(signals).await? {
+        match self.turn(signals).await? {
             Err(HoldError::Acquire(AcquireError::Store(error))) if error.kind().is_transient() => Ok(None),
-            last => self.skip(last),
+            Err(error) => Err(stop(&error).of(&self.name)),
+            Ok(turn) => Ok(turn.err().map(|last| self.skip(&last))),
         }
     }
 
-    /// The same under the lock: another host may have run it while this one waited.
-    pub(crate) async fn skip_now(&self, signals: &mut Signals) -> Result<Option<u8>, Stop> {
-        self.skip(self.last(signals).await?)
+    /// The same under the lock, where another host may have run it while this one waited; or what counting it needs to know.
+    pub(crate) async fn skip_now(&self, signals: &mut Signals) -> Result<Result<Turn, u8>, Stop> {
+        let turn = self.turn(signals).await?.map_err(|error| stop(&error).of(&self.name))?;
+        Ok(turn.map_err(|last| self.skip(&last)))
     }
 
-    async fn last(&self, signals: &mut Signals) -> Result<Result<Option<LastRun>, HoldError>, Stop> {
+    async fn turn(&self, signals: &mut Signals) -> Result<Result<Result<Turn, LastRun>, HoldError>, Stop> {
+        let once = match &self.calendar {
+            Some((per, zone)) => self.once.clone().slot(per.began(zone, Timestamp::now())),
+            None => self.once.clone(),
+        };
         let question = self.question("looking for the last run");
-        question.awaited(signals.asked_to_end(), self.once.last()).await.map_err(Stop::signalled)
+        question.awaited(signals.asked_to_end(), once.turn()).await.map_err(Stop::signalled)
     }
 
     fn question(&self, what: &str) -> Question<'a> {
         Question::new(self.global, what).about(&self.name)
     }
 
-    fn skip(&self, last: Result<Option<LastRun>, HoldError>) -> Result<Option<u8>, Stop> {
-        let Some(LastRun { by, ago, .. }) = last.map_err(|error| stop(&error).of(&self.name))? else {
-            return Ok(None);
-        };
+    fn skip(&self, LastRun { by, ago, .. }: &LastRun) -> u8 {
         if !self.global.quiet {
-            let (next, ago) = (text::seconds(self.every.saturating_sub(ago)), text::ago(ago));
-            let line = format!("{}: skipped: {by} ran it {ago}; next run in {next}", self.name);
+            let line = format!(
+                "{}: skipped: {by} ran it {}; it runs once {}",
+                self.name,
+                text::ago(*ago),
+                self.often
+            );
             exit::warn(&exit::ending(&line, self.skip_exit_code));
         }
-        Ok(Some(self.skip_exit_code))
+        self.skip_exit_code
     }
 
     /// Before the command starts: with `--even-if-failed` the run counts from now on.
     ///
     /// # Errors
     /// The run could not be counted, so the command must not start.
-    pub(crate) async fn starts(&self, lease: &Lease, signals: &mut Signals) -> Result<(), Stop> {
+    pub(crate) async fn starts(&self, lease: &Lease, turn: Turn, signals: &mut Signals) -> Result<(), Stop> {
         if !self.even_if_failed {
             return Ok(());
         }
-        let counted = self.count(lease, Duration::ZERO, signals.asked_to_end()).await;
+        let counted = self.count(lease, (turn, Duration::ZERO), signals.asked_to_end()).await;
         counted.map_err(Stop::signalled)?.map_err(|error| stop(&error).of(&self.name))
     }
 
@@ -95,13 +112,14 @@ impl<'a> Every<'a> {
     pub(crate) async fn ended(
         &self,
         lease: &Lease,
-        (code, started): (u8, Moment),
+        (code, turn, started): (u8, Turn, Moment),
         signals: &mut Signals,
     ) -> Result<(), Lost> {
         if code != 0 || self.even_if_failed {
             return Ok(());
         }
-        let why = match self.count(lease, started.elapsed(TokioHost.now()), signals.insisted()).await {
+        let why = match self.count(lease, (turn, started.elapsed(TokioHost.now())), signals.insisted()).await
+        {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(HoldError::NotCounted(MemoError::Lost(lost)))) if lost.cause() == Loss::Taken => {
                 return Err(lost);
@@ -118,12 +136,16 @@ impl<'a> Every<'a> {
     async fn count(
         &self,
         lease: &Lease,
-        began: Duration,
+        (turn, began): (Turn, Duration),
         signal: impl Future<Output = Signal>,
     ) -> Result<Result<(), HoldError>, Signal> {
-        self.question("counting the run").awaited(signal, self.once.count(lease, began)).await
+        self.question("counting the run").awaited(signal, self.once.count(lease, turn, began)).await
     }
 }
+
+/// How much earlier than it is due a run may begin, if that is no more than a tenth of the interval: schedulers have the period of
+/// the interval, and start nothing to the millisecond.
+const EARLY: Duration = Duration::from_secs(60);
 
 fn stop(error: &HoldError) -> Stop {
     match error {

@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod calendar;
 mod child;
 mod death;
 mod doctor;

@@ -7,6 +7,7 @@ use tenure::{
     Guards, Label, Lease, Lock, LockName, Locker, Loss, Lost,
     backend::{Host, Moment, Promises, Timing, TokioHost},
     election::Term,
+    once::Turn,
     view::Mode,
 };
 
@@ -178,7 +179,9 @@ impl<'a> Started<'a> {
         let is_verbose = self.global.verbose > 0 && !quiet;
         let release = Release { locks: &self.locks, name, place, quiet, is_verbose, ttl: self.ttl };
         let (task, stopping, waited, every) = (self.task, self.stopping, self.waited, self.every.as_ref());
-        let held = LockedCommand { task, name, stopping, guard, first, waited, is_verbose, release, every };
+        let turn = None;
+        let mut held =
+            LockedCommand { task, name, stopping, guard, first, waited, is_verbose, release, every, turn };
         let signals = &mut self.signals;
         let skipped = match before(signals).await {
             Ok(()) => held.may_start(signals).await,
@@ -367,17 +370,22 @@ struct LockedCommand<'a> {
     is_verbose: bool,
     release: Release<'a>,
     every: Option<&'a Every<'a>>,
+    /// What counting its run needs to know, if it has an interval.
+    turn: Option<Turn>,
 }
 
 impl LockedCommand<'_> {
     /// The exit code if the command is not to run after all.
-    async fn may_start(&self, signals: &mut Signals) -> Result<Option<u8>, Stop> {
+    async fn may_start(&mut self, signals: &mut Signals) -> Result<Option<u8>, Stop> {
         let Some(every) = self.every else { return Ok(None) };
-        let skipped = every.skip_now(signals).await?;
-        if skipped.is_none() {
-            every.starts(&self.first, signals).await?;
+        match every.skip_now(signals).await? {
+            Ok(turn) => {
+                every.starts(&self.first, turn, signals).await?;
+                self.turn = Some(turn);
+                Ok(None)
+            }
+            Err(code) => Ok(Some(code)),
         }
-        Ok(skipped)
     }
 
     /// Releases the locks: how a lease was lost, if the store says that it was gone.
@@ -445,8 +453,8 @@ impl LockedCommand<'_> {
     ) -> Result<CommandEnd, Stop> {
         // What a second signal has killed is not waited for, but the store is for a moment.
         let patience = if signals.is_insisted() { LEAVE_PATIENCE } else { BRIEF_PATIENCE };
-        let counted = match self.every {
-            Some(every) => every.ended(&self.first, (code, started), signals).await,
+        let counted = match self.every.zip(self.turn) {
+            Some((every, turn)) => every.ended(&self.first, (code, turn, started), signals).await,
             None => Ok(()),
         };
         // A store for which the user ended a wait is not waited for again.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use tenure_testkit::{
+    clock::Clock,
     patience::{eventually, slowness},
     postgres::PostgresServer,
 };
@@ -19,7 +20,7 @@ fn a_second_run_within_the_interval_is_skipped(stage: &Stage) {
     stage.run(&every).complained(0, "skipped: ");
     stage.run(&[&["-q"], &every[..]].concat()).mute(0);
     let code = ["run", "--every", "1h", "--skip-exit-code", "9", "job", "--", "sh", "-c", "echo >>ran"];
-    stage.run(&code).complained(9, "; next run in ");
+    stage.run(&code).complained(9, "; it runs once in ");
     // A lock without an interval does not care, and does not change it.
     stage.run(&["run", "job", "--", "sh", "-c", "echo >>ran"]).silent(0);
     stage.run(&every).complained(0, "skipped: ");
@@ -103,6 +104,12 @@ fn an_interval_that_is_none_is_refused() {
     run(&["--every", "often"]).complained(64, "write a duration like");
     run(&["--every", "1h", "-s"]).complained(64, "cannot be used with");
     run(&["--every", "1h", "--slots", "2"]).complained(64, "cannot be used with");
+    run(&["--every", "1h", "--once-per", "day"]).complained(64, "cannot be used with");
+    run(&["--once-per", "month"]).complained(64, "write hour, day, week or a duration");
+    run(&["--once-per", "day", "--also", "other"]).complained(64, "cannot be used with");
+    run(&["--once-per", "day", "--tz", "Europe/Nowhere"])
+        .complained(64, "no time zone Europe/Nowhere is known");
+    run(&["--tz", "UTC"]).complained(64, "--once-per");
     run(&["--even-if-failed"]).complained(64, "--every");
     run(&["--skip-exit-code", "3"]).complained(64, "--every");
     assert!(!stage.path("ran").exists() && !stage.path(".local").exists());
@@ -144,6 +151,94 @@ fn a_server_that_lost_its_memory_lets_it_run_again() {
     stage.run(&["run", "--every", "1h", "job", "--", "touch", "ran again"]).silent(0);
     stage.run(&["run", "--every", "1h", "job", "--", "touch", "and again"]).complained(0, "skipped: ");
     assert!(stage.path("ran again").exists() && !stage.path("and again").exists());
+}
+
+/// A scheduler with the period of the interval started each second run a few ms too early, and it was skipped.
+#[test]
+fn a_run_may_begin_a_tenth_of_the_interval_early() {
+    let stage = Stage::new();
+    let every = ["run", "--every", "10s", "job", "--", "sh", "-c", "echo >>ran"];
+    let left = || stage.show("job")["memo"]["left_ms"].as_u64().unwrap_or(0);
+    stage.run(&every).silent(0);
+    stage.run(&every).complained(0, "skipped: ");
+    eventually("it is nearly due", PATIENCE, || (left() < 900).then_some(()));
+    stage.run(&every).silent(0);
+    assert_eq!(stage.lines("ran").len(), 2);
+    // Of a job that runs once a day, a minute at most.
+    let daily = ["run", "--every", "1d", "daily", "--", "true"];
+    stage.run(&daily).silent(0);
+    stage.run(&daily).complained(0, "once in 24 h 0 min");
+}
+
+/// The moment of a day, since the epoch.
+fn moment(text: &str) -> i64 {
+    text.parse::<jiff::Timestamp>().unwrap().as_millisecond()
+}
+
+/// Three hosts whose cron starts a job at these moments: it runs once in each slot.
+#[track_caller]
+fn runs_once_in_each(flags: &[&str], moments: &[&str]) {
+    let (stage, clock) = (Stage::new(), Clock::new());
+    for (number, at) in moments.iter().enumerate() {
+        for host in 0..3 {
+            let now = jiff::Timestamp::now().as_millisecond();
+            clock.step(moment(at) + host * 400 - now);
+            let run = [&["run"], flags, &["nightly", "--", "sh", "-c", "echo >>ran"]].concat();
+            let mut command = stage.command(&run);
+            command.envs(clock.env());
+            let ended = stage.run_command(command);
+            match host {
+                0 => ended.silent(0),
+                _ => ended.complained(0, "nightly: skipped: "),
+            }
+        }
+        assert_eq!(stage.lines("ran").len(), number + 1, "{at}");
+    }
+}
+
+/// `--every 23h` skipped the night of 23 hours, in which the job came a moment early.
+#[test]
+fn once_per_day_runs_each_day_whatever_its_length() {
+    let berlin = ["--once-per", "day", "--tz", "Europe/Berlin"];
+    // Half past three: after 24, 23, 24 hours, and after 24, 25, 24.
+    let spring = ["2026-03-27T02:30Z", "2026-03-28T02:30Z", "2026-03-29T01:30Z", "2026-03-30T01:30Z"];
+    let autumn = ["2026-10-23T01:30Z", "2026-10-24T01:30Z", "2026-10-25T02:30Z", "2026-10-26T02:30Z"];
+    runs_once_in_each(&berlin, &spring);
+    runs_once_in_each(&berlin, &autumn);
+    // As systemd and Kubernetes start it, by UTC: at 22 and at 23 hours of one day in Berlin, and in the next one.
+    runs_once_in_each(&["--once-per", "day", "--tz", "UTC"], &["2026-03-28T23:30Z", "2026-03-29T00:10Z"]);
+}
+
+/// An hour that the clock shows twice is two.
+#[test]
+fn once_per_hour_week_and_duration() {
+    let berlin = ["--tz", "Europe/Berlin"];
+    let hours = ["2026-10-25T00:30Z", "2026-10-25T01:30Z", "2026-10-25T02:30Z"];
+    runs_once_in_each(&[&["--once-per", "hour"], &berlin[..]].concat(), &hours);
+    let quarters = ["2026-10-25T00:59Z", "2026-10-25T01:00Z", "2026-10-25T01:15Z"];
+    runs_once_in_each(&[&["--once-per", "15m"], &berlin[..]].concat(), &quarters);
+    // A Sunday and a Monday.
+    let weeks = ["2026-10-25T22:30Z", "2026-10-25T23:30Z"];
+    runs_once_in_each(&[&["--once-per", "week"], &berlin[..]].concat(), &weeks);
+}
+
+/// A host whose clock is late does not run what another one ran in the next slot; a failure does not count.
+#[test]
+fn of_a_slot_one_run_counts() {
+    let (stage, clock) = (Stage::new(), Clock::new());
+    let run = |at: &str, flags: &[&str], command: &str| {
+        clock.step(moment(at) - jiff::Timestamp::now().as_millisecond());
+        let all = ["run", "--once-per", "day", "--tz", "UTC"];
+        let mut program = stage.command(&[&all, flags, &["job", "--", "sh", "-c", command]].concat());
+        program.envs(clock.env());
+        stage.run_command(program)
+    };
+    run("2026-05-02T00:00:01Z", &[], "exit 7").silent(7);
+    run("2026-05-02T00:00:03Z", &[], "exit 0").silent(0);
+    run("2026-05-01T23:59:59Z", &[], "exit 5").complained(0, "; it runs once per day of UTC");
+    run("2026-05-02T23:59:59Z", &["--skip-exit-code", "9"], "exit 5").complained(9, "skipped: ");
+    run("2026-05-03T00:00:00Z", &["--even-if-failed"], "exit 6").silent(6);
+    run("2026-05-03T12:00:00Z", &[], "exit 5").complained(0, "skipped: ");
 }
 
 stage::on_every_store!(

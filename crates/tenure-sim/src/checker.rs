@@ -2,7 +2,7 @@
 //!
 //! | Law | How it is checked | Where |
 //! |---|---|---|
-//! | L1 | the intervals of true time in which guards say that they may be believed; an entry counts even if its guard says no already; at no instant more than the smallest limit; after a run of a job that counts no other one starts within its interval | everywhere |
+//! | L1 | the intervals of true time in which guards say that they may be believed; an entry counts even if its guard says no already; at no instant more than the smallest limit; after a run of a job that counts no other one starts within its interval, and n intervals hold n + 1 runs where they may begin early | everywhere |
 //! | L2 | per server and lock, tokens in the order of its answers; no two entries share a token, and each has one that was granted to its owner; entries that do not fit beside each other grow in the order of entry, and a holder that believes is not refused by the resource | everywhere; order of entry and refusals: within the assumptions |
 //! | L3 | at the resource, once another grant has written, an earlier one is never accepted again; on one server also: accepted grants follow the order in which they were minted | everywhere |
 //! | L4 | a release, renewal or raise shortens or ends nobody else's lease on the server, and a memo is taken from a holder alone, under no smaller token than that of the one before | everywhere |

@@ -178,7 +178,7 @@ pub enum What {
     /// Something is there of an owner whose process was told that all it had left is released.
     LeftAfterDrain { node: NodeId, lock: LockId, owner: OwnerId },
     /// A job begins that is to run once per interval.
-    JobStarted { run: AskId },
+    JobStarted { run: AskId, early: Micros },
     /// It succeeded, and is said to count.
     JobCounted { run: AskId },
     /// The store has answered for a memo under this token, to be kept until then at least.

@@ -14,6 +14,9 @@ use crate::{
 /// From the start of a run that counts to the start of the next, in µs.
 pub(crate) const INTERVAL: Micros = 20_000_000;
 
+/// How much earlier a run of the second job may begin, in µs.
+pub(crate) const EARLY: Micros = INTERVAL / 10;
+
 /// How long a memo is kept, in µs: some are over before the next one comes.
 const KEPT: Micros = 15_000_000;
 
@@ -38,15 +41,17 @@ impl JobProgram {
         self.world.clockwork.until(self.world.now() + us).await;
     }
 
-    /// The job `a`, which takes a while and may fail.
+    /// A job, which takes a while and may fail: `a` is exact, and `c` may begin early.
     async fn once(&mut self) {
-        let once = self.locker.once("a").interval(Duration::from_micros(INTERVAL));
+        let (name, early) = if self.chance.per_mille(500) { ("a", 0) } else { ("c", EARLY) };
+        let once = self.locker.once(name).interval(Duration::from_micros(INTERVAL));
+        let once = once.jitter(Duration::from_micros(early));
         let ttl = self.ttl;
         let once = once.with(|lock| lock.ttl(ttl));
         let (takes, fails) = (self.chance.millis(0, 3000), self.chance.per_mille(200));
         let run = self.world.next_ask();
         let done = once.run(async |_| {
-            self.world.note(What::JobStarted { run });
+            self.world.note(What::JobStarted { run, early });
             self.pause(takes).await;
             if fails { Err(()) } else { Ok(()) }
         });

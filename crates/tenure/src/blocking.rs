@@ -35,7 +35,7 @@ use crate::{
     error::{AcquireError, ConfigError, HoldError, Lost, MemoError, ReleaseError},
     guard::held_until_its_release,
     host::TokioHost,
-    once::{LastRun, RunOutcome},
+    once::{LastRun, RunOutcome, Turn},
 };
 
 pub use crate::verbs::{Acquirable, Held};
@@ -502,24 +502,24 @@ impl RunOnce {
         &self,
         work: impl FnOnce(Lease) -> Result<T, E>,
     ) -> Result<RunOutcome<Result<T, E>>, HoldError> {
-        let guard = match self.wait(self.inner.begin())? {
-            Ok(guard) => guard,
+        let (guard, turn) = match self.wait(self.inner.begin())? {
+            Ok(begun) => begun,
             Err(last) => return Ok(RunOutcome::Skipped(last)),
         };
         let started = TokioHost.now();
         let out = work(self.wrap(guard.lease()));
         let took = started.elapsed(TokioHost.now());
-        self.wait(self.inner.end(guard, out.is_ok(), took))?;
+        self.wait(self.inner.end((guard, turn), out.is_ok(), took))?;
         Ok(RunOutcome::Ran(out))
     }
 
-    /// As [`RunOnce::last`](crate::once::RunOnce::last).
+    /// As [`RunOnce::turn`](crate::once::RunOnce::turn).
     ///
     /// # Errors
-    /// As [`RunOnce::last`](crate::once::RunOnce::last).
+    /// As [`RunOnce::turn`](crate::once::RunOnce::turn).
     #[doc(hidden)]
-    pub fn last(&self) -> Result<Option<LastRun>, HoldError> {
-        self.wait(self.inner.last())
+    pub fn turn(&self) -> Result<Result<Turn, LastRun>, HoldError> {
+        self.wait(self.inner.turn())
     }
 
     /// As [`RunOnce::count`](crate::once::RunOnce::count).
@@ -527,8 +527,8 @@ impl RunOnce {
     /// # Errors
     /// As [`RunOnce::count`](crate::once::RunOnce::count).
     #[doc(hidden)]
-    pub fn count(&self, lease: &Lease, began: Duration) -> Result<(), HoldError> {
-        self.wait(self.inner.count(lease, began))
+    pub fn count(&self, lease: &Lease, turn: Turn, began: Duration) -> Result<(), HoldError> {
+        self.wait(self.inner.count(lease, turn, began))
     }
 }
 

@@ -1,8 +1,8 @@
 //! `RunOnce`: a job that runs once per interval, on one of many hosts.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
-use tenure_core::{Memo, MemoView, Memos};
+use tenure_core::{Memo, MemoView, Memos, Moment};
 
 use crate::{
     error::{AcquireError, ConfigError, HoldError},
@@ -47,6 +47,8 @@ use crate::{
 pub struct RunOnce {
     lock: Lock,
     every: Duration,
+    jitter: Duration,
+    slot: Option<Slot>,
     even_if_failed: bool,
 }
 
@@ -79,9 +81,24 @@ pub struct LastRun {
     pub ago: Duration,
 }
 
+/// A run may begin: what its count needs to know.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// When the store was asked.
+    asked_at: Moment,
+    /// How long before it was due.
+    early: Duration,
+    slot: Option<Slot>,
+}
+
+/// When a slot of a calendar begins, since the Unix epoch.
+type Slot = Duration;
+
 impl RunOnce {
     pub(crate) fn new(lock: Lock) -> Self {
-        Self { lock: lock.fifo(), every: Duration::ZERO, even_if_failed: false }
+        let (every, jitter) = (Duration::ZERO, Duration::ZERO);
+        Self { lock: lock.fifo(), every, jitter, slot: None, even_if_failed: false }
     }
 
     /// The interval, from the start of one run that counts to the start of the next: 1 ms to 366 days. There is no
@@ -89,6 +106,27 @@ impl RunOnce {
     #[must_use]
     pub fn interval(self, every: Duration) -> Self {
         Self { every, ..self }
+    }
+
+    /// Lets a run begin this much before it is due, for a scheduler whose period is the interval: it never starts a job to the
+    /// millisecond. The next run is due an interval after that due time, not after the early start, so n intervals hold n + 1
+    /// runs at most. Default: zero, which is exact. More than half of the interval counts as half of it. Give the same one
+    /// everywhere.
+    ///
+    /// # Timing
+    /// A run that begins late is due again an interval after its start. Due times are kept to a thousandth of the interval, at
+    /// most 1 s, so that requests that take their time do not move them on from run to run.
+    #[must_use]
+    pub fn jitter(self, early: Duration) -> Self {
+        Self { jitter: early, ..self }
+    }
+
+    /// Instead of once per interval: once in a slot of a calendar, which began then, since the Unix epoch. The interval is how
+    /// long it lasts at most. For a program that knows the calendar.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn slot(self, began: Duration) -> Self {
+        Self { slot: Some(began), ..self }
     }
 
     /// Counts a run from its start, even if it fails: at most one *start* per interval. For work that is better
@@ -123,39 +161,47 @@ impl RunOnce {
         &self,
         work: impl AsyncFnOnce(Lease) -> Result<T, E>,
     ) -> Result<RunOutcome<Result<T, E>>, HoldError> {
-        let guard = match self.begin().await? {
-            Ok(guard) => guard,
+        let (guard, turn) = match self.begin().await? {
+            Ok(begun) => begun,
             Err(last) => return Ok(RunOutcome::Skipped(last)),
         };
         let host = self.lock.host();
         let started = host.now();
         let out = guard.work_under(work(guard.lease())).await.map_err(HoldError::Lost)?;
-        self.end(guard, out.is_ok(), started.elapsed(host.now())).await?;
+        self.end((guard, turn), out.is_ok(), started.elapsed(host.now())).await?;
         Ok(RunOutcome::Ran(out))
     }
 
     /// Acquires the lock, unless a run counts.
-    pub(crate) async fn begin(&self) -> Result<Result<Guard, LastRun>, HoldError> {
-        if let Some(last) = self.last().await? {
+    pub(crate) async fn begin(&self) -> Result<Result<(Guard, Turn), LastRun>, HoldError> {
+        if let Err(last) = self.turn().await? {
             return Ok(Err(last));
         }
         let guard = self.lock.acquire().await?;
         // Another client may have run it during the wait.
-        if let Some(last) = self.last().await? {
-            guard.give_up().await;
-            return Ok(Err(last));
-        }
+        let turn = match self.turn().await? {
+            Ok(turn) => turn,
+            Err(last) => {
+                guard.give_up().await;
+                return Ok(Err(last));
+            }
+        };
         if self.even_if_failed {
-            self.count(&guard, Duration::ZERO).await?;
+            self.count(&guard, turn, Duration::ZERO).await?;
         }
-        Ok(Ok(guard))
+        Ok(Ok((guard, turn)))
     }
 
     /// Ends a run that took this long: counts it if it succeeded, and releases the lock.
-    pub(crate) async fn end(&self, guard: Guard, is_success: bool, took: Duration) -> Result<(), HoldError> {
+    pub(crate) async fn end(
+        &self,
+        (guard, turn): (Guard, Turn),
+        is_success: bool,
+        took: Duration,
+    ) -> Result<(), HoldError> {
         guard.check().map_err(HoldError::Lost)?;
         if is_success && !self.even_if_failed {
-            self.count(&guard, took).await?;
+            self.count(&guard, turn, took).await?;
         }
         held_until_its_release(guard.release().await).map_err(HoldError::Lost)
     }
@@ -174,10 +220,31 @@ impl RunOnce {
     /// # Cancel safety
     /// Changes nothing.
     #[doc(hidden)]
-    pub async fn last(&self) -> Result<Option<LastRun>, HoldError> {
+    pub async fn turn(&self) -> Result<Result<Turn, LastRun>, HoldError> {
         self.check().map_err(AcquireError::from)?;
+        let asked_at = self.lock.host().now();
         let view = self.lock.inspect().await.map_err(AcquireError::Store)?;
-        Ok(view.memo.as_ref().and_then(CountedRun::read).and_then(|counted| counted.within(self.every)))
+        let counted = view.memo.as_ref().and_then(CountedRun::read);
+        let due_in = counted.as_ref().map_or(Duration::ZERO, |counted| counted.due_in(self));
+        Ok(match counted {
+            Some(counted) if due_in > self.jitter.min(self.every / 2) => Err(counted.run),
+            _ => Ok(Turn { asked_at, early: due_in, slot: self.slot }),
+        })
+    }
+
+    /// The last run that counts, if it is not time yet.
+    ///
+    /// # Timing
+    /// As [`turn`](Self::turn).
+    ///
+    /// # Errors
+    /// As [`turn`](Self::turn).
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    #[doc(hidden)]
+    pub async fn last(&self) -> Result<Option<LastRun>, HoldError> {
+        Ok(self.turn().await?.err())
     }
 
     /// Counts a run that began this long ago: the counterpart of [`last`](Self::last). The lease must be of the
@@ -192,15 +259,29 @@ impl RunOnce {
     /// # Cancel safety
     /// The run may or may not count.
     #[doc(hidden)]
-    pub async fn count(&self, lease: &Lease, began: Duration) -> Result<(), HoldError> {
-        // This clock may run faster than the store's (A1).
-        let Some(left) = self.every.checked_sub(began - began / 100).filter(|left| !left.is_zero()) else {
-            return Ok(());
+    pub async fn count(&self, lease: &Lease, turn: Turn, began: Duration) -> Result<(), HoldError> {
+        let left = match turn.slot {
+            // A client whose clock is late asks for a slot that has ended.
+            Some(_) => Some(self.every.saturating_mul(2).saturating_add(DAY)),
+            // This clock may run faster than the store's (A1).
+            None if self.jitter.is_zero() => self.every.checked_sub(began - began / 100),
+            None => self.next_due_in(turn, began),
         };
-        let by = self.lock.who();
-        let text = format!("{MARK}{} ms, after {} ms, by {by}", self.every.as_millis(), began.as_millis());
-        let memo = Memo::new(text, left).map_err(|error| HoldError::NotCounted(error.into()))?;
+        let Some(left) = left.filter(|left| !left.is_zero()) else { return Ok(()) };
+        let (by, what) = (self.lock.who(), Counted::of(self.every, turn.slot));
+        let text = format!("{what} ms, after {} ms, by {by}", began.as_millis());
+        let memo = Memo::new(text, left.min(Memo::MAX_KEPT));
+        let memo = memo.map_err(|error| HoldError::NotCounted(error.into()))?;
         lease.leave(&memo).await.map_err(HoldError::NotCounted)
+    }
+
+    /// From now to when the next run is due: an interval after this one was, or after it began if that was later.
+    fn next_due_in(&self, turn: Turn, began: Duration) -> Option<Duration> {
+        let asked = turn.asked_at.elapsed(self.lock.host().now());
+        let (to_due, since_due) = (turn.early.saturating_sub(asked), asked.saturating_sub(turn.early));
+        // Otherwise the time of each request would be added to the due time of each run.
+        let every = self.every - (self.every / 1000).min(Duration::from_secs(1));
+        (every + to_due).checked_sub(since_due.min(began))
     }
 
     /// Finds wrong settings before anything is sent.
@@ -216,26 +297,71 @@ impl RunOnce {
 
 /// The beginning of the memo of a run.
 const MARK: &str = "ran, once every ";
+/// And that of a run in a slot.
+const SLOT: &str = "ran, in the slot that began at ";
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A run that counts, from its memo.
 struct CountedRun {
-    every: Duration,
+    counted: Counted,
+    left: Duration,
     run: LastRun,
+}
+
+/// For what it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counted {
+    Every(Duration),
+    Slot(Slot),
+}
+
+impl Counted {
+    fn of(every: Duration, slot: Option<Slot>) -> Self {
+        slot.map_or(Self::Every(every), Self::Slot)
+    }
+
+    /// With what stands behind the number.
+    fn read(text: &str) -> Option<(Self, &str)> {
+        let number = |mark| {
+            let (ms, rest) = text.strip_prefix(mark)?.split_once(" ms, after ")?;
+            Some((Duration::from_millis(ms.parse().ok()?), rest))
+        };
+        let every = number(MARK).map(|(every, rest)| (Self::Every(every), rest));
+        every.or_else(|| number(SLOT).map(|(began, rest)| (Self::Slot(began), rest)))
+    }
+}
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mark, number) = match self {
+            Self::Every(every) => (MARK, every),
+            Self::Slot(began) => (SLOT, began),
+        };
+        write!(f, "{mark}{}", number.as_millis())
+    }
 }
 
 impl CountedRun {
     /// `None` for a memo of another program.
     fn read(memo: &MemoView) -> Option<Self> {
-        let (every, rest) = memo.text.strip_prefix(MARK)?.split_once(" ms, after ")?;
+        let (counted, rest) = Counted::read(&memo.text)?;
         let (began, by) = rest.split_once(" ms, by ")?;
-        let [every, began] = [every, began].map(|ms| ms.parse().ok().map(Duration::from_millis));
-        let run = LastRun { by: by.to_owned(), ago: began?.saturating_add(memo.age) };
-        Some(Self { every: every?, run })
+        let began = Duration::from_millis(began.parse().ok()?);
+        let run = LastRun { by: by.to_owned(), ago: began.saturating_add(memo.age) };
+        Some(Self { counted, left: memo.left, run })
     }
 
-    /// The store deletes a memo after the interval that it was written with. A shorter interval is applied here.
-    fn within(self, every: Duration) -> Option<LastRun> {
-        (every >= self.every || self.run.ago < every).then_some(self.run)
+    /// When the next run is due.
+    fn due_in(&self, once: &RunOnce) -> Duration {
+        match (self.counted, once.slot) {
+            // A memo is there until then, counted by the store. With a shorter interval it is due sooner.
+            (Counted::Every(every), None) => self.left.saturating_sub(every.saturating_sub(once.every)),
+            // A client whose clock is ahead ran in a later slot.
+            (Counted::Slot(began), Some(asked)) if began >= asked => Duration::MAX,
+            // The plan of the job was changed: it is due anew.
+            _ => Duration::ZERO,
+        }
     }
 }
 
@@ -255,6 +381,12 @@ mod tests {
         let text = "ran, once every 10000 ms, after 1500 ms, by web-3 pid 7 a b, by c";
         let run = counted(text, 200).unwrap().run;
         assert_eq!((run.by.as_str(), run.ago), ("web-3 pid 7 a b, by c", Duration::from_millis(1700)));
+        for what in
+            [Counted::Every(Duration::from_millis(7)), Counted::Slot(Duration::from_secs(1_795_824_000))]
+        {
+            let text = format!("{what} ms, after 3 ms, by x");
+            assert_eq!(counted(&text, 0).unwrap().counted, what, "{text}");
+        }
         for other in ["", "10.0.0.7:80", "ran, once every x ms, after 1 ms, by y", "ran, once every 1 ms"] {
             assert!(counted(other, 0).is_none(), "{other}");
         }

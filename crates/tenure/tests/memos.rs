@@ -137,6 +137,73 @@ async fn between_two_starts_lies_the_interval() {
     assert!(stage.is_free().await, "L8");
 }
 
+/// A job every 10 ttl whose scheduler has the same period, to some ms: exact, each second run would be skipped.
+#[tokio::test(start_paused = true)]
+async fn a_scheduler_with_the_period_of_the_interval_runs_each_time() {
+    let stage = Stage::new();
+    let once = nightly(&stage.actor()).jitter(TTL);
+    let mut next = stage.clock();
+    for (tick, late) in [0, 30, 0, 9, 200, 0, 1, 0, 90, 0, 0, 7, 0].into_iter().enumerate() {
+        pass(next + ms(late) - stage.clock()).await;
+        assert!(runs(&once, 3 * TTL).await, "tick {tick}");
+        next += 10 * TTL;
+    }
+}
+
+/// The next run is due an interval after the due time: asked all the time, it does not run faster and faster.
+#[tokio::test(start_paused = true)]
+async fn n_intervals_hold_n_and_one_runs_at_most() {
+    let stage = Stage::new();
+    let (one, two) = (nightly(&stage.actor()).jitter(TTL), nightly(&stage.actor()).jitter(TTL));
+    let (began, mut starts) = (stage.clock(), Vec::new());
+    while stage.clock() - began < 205 * TTL {
+        let start = stage.clock();
+        if runs(if starts.len() % 2 == 0 { &one } else { &two }, TTL).await {
+            starts.push(start - began);
+        }
+        pass(TTL / 20).await;
+    }
+    assert!(starts.len() >= 20, "{starts:?}");
+    for n in 1..starts.len() {
+        for (at, start) in starts.iter().enumerate().skip(n) {
+            let apart = *start - starts[at - n];
+            let interval = 10 * TTL - TTL / 100;
+            let least = interval * u32::try_from(n).unwrap() - TTL;
+            assert!(apart >= least, "{n} intervals: {apart:?} < {least:?}");
+        }
+    }
+    // More than half of the interval is half of it.
+    let stage = Stage::new();
+    let eager = nightly(&stage.actor()).jitter(9 * TTL);
+    assert!(runs(&eager, ms(1)).await);
+    pass(4 * TTL).await;
+    assert!(!runs(&eager, ms(1)).await);
+    pass(TTL + ms(100)).await;
+    assert!(runs(&eager, ms(1)).await);
+}
+
+/// Of two different intervals the shorter one counts; and once per slot of a calendar is another plan.
+#[tokio::test(start_paused = true)]
+async fn of_two_intervals_the_shorter_one_counts() {
+    let stage = Stage::new();
+    let (long, short) = (nightly(&stage.actor()), nightly(&stage.actor()).interval(4 * TTL));
+    assert!(runs(&long, ms(1)).await);
+    pass(4 * TTL - ms(100)).await;
+    assert!(!runs(&short, ms(1)).await && !runs(&long, ms(1)).await);
+    pass(ms(200)).await;
+    assert!(!runs(&long, ms(1)).await && runs(&short, ms(1)).await);
+    pass(4 * TTL + ms(100)).await;
+    assert!(runs(&long, ms(1)).await, "the last run was one of every 4 ttls");
+
+    let slot = |hour: u64| nightly(&stage.actor()).slot(HOUR * u32::try_from(hour).unwrap());
+    assert!(runs(&slot(7), ms(1)).await);
+    for (hour, is_new) in [(7, false), (6, false), (8, true), (7, false), (8, false)] {
+        pass(20 * TTL).await;
+        assert_eq!(runs(&slot(hour), ms(1)).await, is_new, "{hour}");
+    }
+    assert!(runs(&long, ms(1)).await && runs(&slot(8), ms(1)).await);
+}
+
 /// L1: of many who come at once one runs, also if it takes longer than the others came late.
 #[tokio::test(start_paused = true)]
 async fn of_many_who_come_at_once_one_runs() {

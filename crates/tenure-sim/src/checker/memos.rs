@@ -1,6 +1,6 @@
 //! Memos and jobs: what a holder left is seen, nobody else leaves anything, and a job runs once per interval.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Law, Violation, broken};
 use crate::{
@@ -43,22 +43,35 @@ pub(super) fn seen(events: &[Event], found: &mut Vec<Violation>) {
     }
 }
 
-/// L1 of jobs: after a run that counts no other one starts within the interval.
+/// L1 of jobs: after a run that counts no other one starts within the interval; where runs may begin early, n intervals hold
+/// n + 1 starts of them at most.
 pub(super) fn intervals(events: &[Event], found: &mut Vec<Violation>) {
-    let mut started: BTreeMap<AskId, Micros> = BTreeMap::new();
-    let mut counted: Option<Micros> = None;
+    let mut started: BTreeMap<AskId, (Micros, Micros)> = BTreeMap::new();
+    // Of each job, which differ in how early they may begin.
+    let mut counted: BTreeMap<Micros, BTreeSet<Micros>> = BTreeMap::new();
     for event in events {
         match event.what {
-            What::JobStarted { run } => {
-                started.insert(run, event.at);
-                let apart = counted.map(|began| event.at - began);
-                // Clocks part by a hundredth at most (A1).
-                if let Some(apart) = apart.filter(|apart| *apart < INTERVAL - INTERVAL / 100) {
-                    let what = format!("a job ran again {apart} µs after a run of it that counts");
-                    found.push(broken(Law::L1, event.at, what));
+            What::JobStarted { run, early } => {
+                started.insert(run, (early, event.at));
+                let before = counted.entry(early).or_default().iter().rev();
+                for (intervals, began) in (1..).zip(before) {
+                    let apart = event.at - began;
+                    // Clocks part by a hundredth at most (A1); a due time is kept to a thousandth, and a run takes a while.
+                    let slack = INTERVAL / 100 + if early > 0 { INTERVAL / 50 } else { 0 };
+                    if apart + early < intervals * (INTERVAL - slack) {
+                        let what = format!(
+                            "a job ran again {apart} µs after a run that counts, of {intervals} of them"
+                        );
+                        found.push(broken(Law::L1, event.at, what));
+                        break;
+                    }
                 }
             }
-            What::JobCounted { run } => counted = counted.max(started.get(&run).copied()),
+            What::JobCounted { run } => {
+                if let Some((early, began)) = started.get(&run) {
+                    counted.entry(*early).or_default().insert(*began);
+                }
+            }
             _ => {}
         }
     }

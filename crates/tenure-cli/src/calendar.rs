@@ -1,0 +1,123 @@
+//! The slots of a calendar in which `run --once-per` runs: hours, days, weeks and other durations, by the clock of a place.
+
+use std::{fmt, time::Duration};
+
+use jiff::{SignedDuration, Timestamp, civil, tz::TimeZone};
+
+/// How long a slot is, unless the clock of the place is set meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Period(Duration);
+
+impl Period {
+    /// `hour`, `day`, `week`, or a duration.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        let period = match text {
+            "hour" => HOUR,
+            "day" => 24 * HOUR,
+            "week" => 7 * 24 * HOUR,
+            _ => humantime::parse_duration(text)
+                .map_err(|_| "write hour, day, week or a duration like 15m or 6h".to_owned())?,
+        };
+        match period.subsec_nanos() == 0 && (1..=LONGEST.as_secs()).contains(&period.as_secs()) {
+            true => Ok(Self(period)),
+            false => Err("a slot is 1s to 180 days, in whole seconds".to_owned()),
+        }
+    }
+
+    /// How long a slot may last: a day may be longer than others.
+    pub(crate) fn longest(self) -> Duration {
+        self.0 + 2 * HOUR
+    }
+
+    /// When the slot of now began, since the Unix epoch.
+    ///
+    /// Slots are counted by the clock on the wall of the place, from a Monday at midnight, so that one of a day begins at midnight,
+    /// whatever the length of the day. An hour that the clock shows twice is two slots, but not two of longer ones.
+    pub(crate) fn began(self, zone: &TimeZone, now: Timestamp) -> Duration {
+        let local = zone.to_datetime(now);
+        let monday = civil::date(1970, 1, 5).to_datetime(civil::Time::midnight());
+        let length = i64::try_from(self.0.as_secs()).expect("BUG: it is checked");
+        let into = local.duration_since(monday).as_secs().rem_euclid(length);
+        let nanos = SignedDuration::from_nanos(i64::from(local.subsec_nanosecond()));
+        let into = SignedDuration::from_secs(into) + nanos;
+        let began = match self.0 <= HOUR {
+            true => now.checked_sub(into).ok(),
+            false => zone.to_timestamp(local - into).ok(),
+        };
+        let began = began.unwrap_or(now).as_duration();
+        Duration::try_from(began).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_secs() {
+            3_600 => f.write_str("hour"),
+            86_400 => f.write_str("day"),
+            604_800 => f.write_str("week"),
+            _ => write!(f, "{}", humantime::format_duration(self.0)),
+        }
+    }
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+/// What is remembered of a run is kept for twice as long and a day, and a memo for 366 days.
+const LONGEST: Duration = Duration::from_secs(180 * 24 * 3600);
+
+/// A zone by its name, as `Europe/Berlin`.
+pub(crate) fn zone(name: &str) -> Result<TimeZone, String> {
+    TimeZone::get(name)
+        .map_err(|_| format!("no time zone {name} is known: write one like Europe/Berlin or UTC"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many slots begin between two moments, as one sees who looks each minute.
+    fn slots(period: &str, place: &str, from: &str, to: &str) -> usize {
+        let (period, zone) = (Period::read(period).unwrap(), zone(place).unwrap());
+        let [mut now, end] = [from, to].map(|at| at.parse::<Timestamp>().unwrap());
+        let mut seen = vec![period.began(&zone, now)];
+        while now < end {
+            let began = period.began(&zone, now);
+            assert!(began >= *seen.last().unwrap(), "{period:?} in {place}: back at {now}");
+            assert!(began <= now.as_duration().try_into().unwrap(), "{period:?} in {place}: ahead at {now}");
+            if began != *seen.last().unwrap() {
+                seen.push(began);
+            }
+            now += SignedDuration::from_mins(1);
+        }
+        seen.len()
+    }
+
+    /// Days of 23, 24, 25 and 24.5 hours, and one that begins at one o'clock.
+    #[test]
+    fn a_day_is_one_slot_whatever_its_length() {
+        for (place, from, to, hours) in [
+            ("Europe/Berlin", "2026-03-28T23:00Z", "2026-03-29T22:00Z", 23),
+            ("Europe/Berlin", "2026-11-27T23:00Z", "2026-11-28T23:00Z", 24),
+            ("Europe/Berlin", "2026-10-24T22:00Z", "2026-10-25T23:00Z", 25),
+            ("America/Havana", "2026-11-01T04:00Z", "2026-11-02T05:00Z", 25),
+            ("Africa/Cairo", "2026-04-23T22:00Z", "2026-04-24T21:00Z", 23),
+            ("UTC", "2026-10-25T00:00Z", "2026-10-26T00:00Z", 24),
+        ] {
+            assert_eq!(slots("day", place, from, to), 1, "{place} {from}");
+            assert_eq!(slots("24h", place, from, to), 1, "{place} {from}");
+            assert_eq!(slots("hour", place, from, to), hours, "{place} {from}");
+            assert_eq!(slots("6h", place, from, to), 4, "{place} {from}");
+            assert_eq!(slots("15m", place, from, to), hours * 4, "{place} {from}");
+        }
+        assert_eq!(slots("week", "Europe/Berlin", "2026-10-18T22:00Z", "2026-10-25T23:00Z"), 1);
+        assert_eq!(slots("day", "Europe/Berlin", "2026-10-18T22:00Z", "2026-10-25T23:00Z"), 7);
+    }
+
+    #[test]
+    fn what_is_no_slot_is_refused() {
+        for text in ["", "month", "0s", "500ms", "1500ms", "181d", "-1h"] {
+            assert!(Period::read(text).is_err(), "{text}");
+        }
+        assert!(zone("Europe/Nowhere").unwrap_err().contains("Europe/Berlin"));
+        assert_eq!(Period::read("week"), Period::read("7d"));
+    }
+}
