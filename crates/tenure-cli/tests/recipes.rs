@@ -63,6 +63,10 @@ fn of_cron() -> String {
         text.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).collect();
     let [job] = jobs[..] else { panic!("one line: {jobs:?}") };
     assert!(!job.contains('%'), "cron would make a new line of it");
+    let guide = include_str!("../../../docs/guides/cron-systemd-kubernetes.md");
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        assert!(guide.contains(line), "the guide shows the file, and lacks {line}");
+    }
     job.split_whitespace().skip(5).collect::<Vec<_>>().join(" ")
 }
 
