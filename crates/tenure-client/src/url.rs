@@ -331,7 +331,8 @@ impl UrlWriter {
         match secret {
             Some(secret) if secret.word().is_some() => self,
             Some(secret) if secret.file().is_none() => {
-                self.url = self.url.and(Err(bad("a password that the program is asked for is in no URL")));
+                self.url =
+                    self.url.and_then(|_| Err(bad("a password that the program is asked for is in no URL")));
                 self
             }
             secret => self.file(key, secret.and_then(Secret::file)),

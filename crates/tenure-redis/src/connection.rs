@@ -303,7 +303,7 @@ async fn connect_cluster(
         builder = builder.username(user);
     }
     if let Some(password) = &config.login.password {
-        builder = builder.password(password.now()?.into_owned());
+        builder = builder.password(&*password.now()?);
     }
     if config.tls {
         builder = builder.tls(TlsMode::Secure);

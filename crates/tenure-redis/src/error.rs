@@ -164,8 +164,8 @@ fn classify(error: &RedisError) -> ErrorClass {
     let is_no_count = text.contains("is not an integer") || text.contains("would overflow");
     // As Envoy refuses what it cannot spread.
     let is_proxy = text.contains("unsupported command");
-    let unsaid = is_proxy.then_some("PROXY");
-    let unsaid = unsaid.or(is_denied.then_some("NOPERM").or_else(|| is_no_count.then_some("SPENT")));
+    let unsaid = is_denied.then_some("NOPERM").or_else(|| is_no_count.then_some("SPENT"));
+    let unsaid = unsaid.or_else(|| is_proxy.then_some("PROXY"));
     let nested = || text.split([' ', ':']).find_map(by_code).or_else(|| by_code(unsaid?));
     if error.code() == Some(MIDWAY) {
         let refused = (AfterError::Keep, Invalid, Outcome::Unknown, REFUSED);

@@ -65,6 +65,9 @@ impl Config {
     pub fn to_url(&self) -> Result<String, ConfigError> {
         let path = path_text(&self.path)?;
         let claim_ttl = self.rules.claim_ttl;
+        // `//x` is the path `/x`, and as a URL it would be refused.
+        let stripped = path.trim_start_matches('/');
+        let path = if path.starts_with("//") { format!("/{stripped}") } else { path.to_owned() };
         // The path is not encoded, and ends at the last question mark.
         Ok(match claim_ttl == Rules::default().claim_ttl {
             false => format!("sqlite:{path}?claim_ttl={}", written(claim_ttl)),
@@ -99,6 +102,8 @@ mod tests {
             (Path::new("/a/b.db"), Duration::from_millis(200))
         );
         assert!(Config::from_url("sqlite:b.db").unwrap().absolute().path.is_absolute());
+        let doubled = Config::new("//a.db");
+        assert_eq!(Config::from_url(&doubled.to_url().unwrap()).unwrap(), doubled);
         for url in ["sqlite:b.db", "sqlite:/a?b?claim_ttl=60ms", "sqlite:a b?c?"] {
             assert_eq!(Config::from_url(url).unwrap().to_url().unwrap(), url);
         }

@@ -86,7 +86,7 @@ impl RedisStore {
         });
         match addresses {
             Ok(pair) => self.0.set(|config| config.map.push(pair)),
-            Err(wrong) => self.0.config = self.0.config.and(Err(crate::ConfigError::of_url(wrong))),
+            Err(wrong) => self.0.config = self.0.config.and_then(|_| Err(crate::ConfigError::of_url(wrong))),
         }
         self
     }
