@@ -27,7 +27,7 @@ fn container(stage: &Stage) -> World {
 }
 
 /// The first process, under `unshare`.
-fn first(stage: &Stage, outer: &Process) -> Pid {
+pub(crate) fn init(stage: &Stage, outer: &Process) -> Pid {
     let pid = eventually("it is process 1", PATIENCE, || {
         let pid = *children(outer.pid()).first()?;
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -51,7 +51,7 @@ fn process_1_passes_each_signal_on() {
         }
         let outer = world.start(&stage, &[verb, &["--", "bash", "-c", NOTER, &names.join(" ")]].concat());
         stage.has_lines("started", 1);
-        let tenure = first(&stage, &outer);
+        let tenure = init(&stage, &outer);
         for (number, signal) in signals.into_iter().enumerate() {
             kill(tenure, signal).unwrap();
             stage.has_lines("heard", number + 1);
@@ -79,7 +79,7 @@ fn process_1_ends_with_the_code_of_the_signal() {
         let waiter = world.start(&stage, &["run", "job", "--", "touch", "ran"]);
         eventually("it waits", PATIENCE, || (!stage.queue("job").is_empty()).then_some(()));
         for process in [waiter, holder] {
-            kill(first(&stage, &process), signal).unwrap();
+            kill(init(&stage, &process), signal).unwrap();
             let ended = process.ended();
             assert_eq!((ended.code, ended.signal, ended.err.as_str()), (code, None, ""), "{ended:?}");
         }
@@ -96,7 +96,7 @@ fn process_1_waits_for_what_the_command_left() {
     let command = format!("setsid true & sh -c '{deaf}' & exit 3");
     let outer = container(&stage).start(&stage, &["run", "job", "--", "sh", "-c", &command]);
     stage.has_lines("beats.deaf", 1);
-    let tenure = first(&stage, &outer);
+    let tenure = init(&stage, &outer);
     eventually("no zombie is left", PATIENCE, || {
         let pids = children(u32::try_from(tenure.as_raw()).unwrap());
         pids.into_iter().all(is_alive).then_some(())

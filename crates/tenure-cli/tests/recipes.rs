@@ -9,9 +9,16 @@ use std::{
     process::Command,
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tenure_testkit::patience::eventually;
 use yaml_rust2::YamlLoader;
 
-use crate::stage::{Ended, Stage, files::HOLD};
+use crate::stage::{Ended, PATIENCE, Stage, files::HOLD};
+#[cfg(target_os = "linux")]
+use crate::{containers::init, procfs::World};
 
 /// Where the package installs the command.
 const TENURE: &str = "/usr/bin/tenure";
@@ -168,6 +175,78 @@ fn a_job_of_kubernetes_runs_or_another_has_it() {
     assert_eq!(query, format!("max_ttl={ttl}"));
     let stage = with_job(Stage::on_redis_with(&format!("?{query}&guard=off")));
     assert_eq!(free_and_held(&stage, "nightly", || run(&stage, &words)), (0, 0));
+}
+
+/// The commands of the Deployment, with the stage's program and folder: that of the container, and that of its probe.
+fn of_deployment(stage: &Stage) -> [Vec<String>; 2] {
+    let parsed = YamlLoader::load_from_str(&text("kubernetes/leader.yaml")).unwrap();
+    let pod = &parsed[0]["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    assert_eq!(container["env"][1]["valueFrom"]["secretKeyRef"]["key"].as_str(), Some("url"));
+    assert_eq!(container["volumeMounts"][0]["name"], pod["volumes"][0]["name"]);
+    let folder = container["volumeMounts"][0]["mountPath"].as_str().unwrap();
+    let here = |word: &str| {
+        let word = word.replace(folder, stage.path("").to_str().unwrap());
+        word.replace("/usr/local/bin/scheduler", stage.path("scheduler").to_str().unwrap())
+    };
+    [&container["command"], &container["livenessProbe"]["exec"]["command"]]
+        .map(|words| words.as_vec().unwrap().iter().map(|word| here(word.as_str().unwrap())).collect())
+}
+
+/// As process 1 of two pods: one leads and one stands by, both are healthy, a signal reaches the program, and TERM hands the lead
+/// on. A program that hangs is not healthy.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_deployment_of_kubernetes_leads_in_one_pod() {
+    let first = Stage::on_redis_with("?max_ttl=15s&guard=off");
+    let url = first.environment().into_iter().find(|(name, _)| *name == "TENURE_URL").unwrap().1;
+    let second = Stage::at(url);
+    let program = "#!/bin/sh\n[ \"$1\" = --healthy ] && exec test ! -e hangs
+        trap 'echo USR1 >>heard' USR1; trap 'echo TERM >>heard; exit 0' TERM; echo >>leads; exec 2>/dev/null; while :; do sleep 0.05; done\n";
+    let pods = [&first, &second].map(|stage| {
+        fs::write(stage.path("scheduler"), program).unwrap();
+        fs::set_permissions(stage.path("scheduler"), fs::Permissions::from_mode(0o755)).unwrap();
+        let [words, probe] = of_deployment(stage);
+        assert_eq!(words[0], "tenure");
+        let world = World::new(stage, &["--pid", "--fork", "--mount-proc"], "").expect("namespaces");
+        let start = move || world.start(stage, &words[1..].iter().map(String::as_str).collect::<Vec<_>>());
+        // In the namespace of the pod, as the kubelet runs it.
+        let healthy = move |tenure: Pid| {
+            let mut inside = stage.program("nsenter");
+            inside.args([
+                "-p",
+                "-m",
+                "-t",
+                &tenure.to_string(),
+                &format!("--wd={}", stage.path("").display()),
+            ]);
+            stage
+                .run_command({
+                    inside.args(&probe);
+                    inside
+                })
+                .code
+                == 0
+        };
+        (start, healthy)
+    });
+    let leader = pods[0].0();
+    first.has_lines("leads", 1);
+    let standby = pods[1].0();
+    eventually("it stands by", PATIENCE, || (!first.queue("scheduler").is_empty()).then_some(()));
+    let [one, two] = [init(&first, &leader), init(&second, &standby)];
+    assert!(pods[0].1(one) && pods[1].1(two));
+    kill(one, Signal::SIGUSR1).unwrap();
+    first.has_lines("heard", 1);
+    first.touch("hangs");
+    assert!(!pods[0].1(one));
+    kill(one, Signal::SIGTERM).unwrap();
+    leader.ended().silent(0);
+    assert_eq!(first.lines("heard"), ["USR1", "TERM"]);
+    second.has_lines("leads", 1);
+    assert!(pods[1].1(two));
+    kill(two, Signal::SIGTERM).unwrap();
+    standby.ended().silent(0);
 }
 
 /// Settings that systemd does not take together are refused when the unit is started, which is late. Where it is not
