@@ -85,7 +85,9 @@ impl ClusterFacts {
         }
         let list = members.ask(patience, async |mut client: Client| client.member_list().await).await;
         cluster.size = unless_denied(list)?.map(|list| list.value.members().len());
-        let prefix = members.config.prefix.as_str();
+        // Any key that this user may read will do.
+        let prefix =
+            Some(members.config.prefix.as_str()).filter(|prefix| !prefix.is_empty()).unwrap_or("tenure");
         let at = |revision| GetOptions::new().with_revision(revision).with_count_only();
         let now =
             members.ask(patience, async |mut client: Client| client.get(prefix, Some(at(0))).await).await;

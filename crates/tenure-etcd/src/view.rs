@@ -34,7 +34,8 @@ pub(crate) async fn single_key(
     let options = || GetOptions::new().with_serializable();
     let request = async |mut client: Client| client.get(key.as_str(), Some(options())).await;
     match members.ask(patience, request).await {
-        Ok(read) => Ok(read.value.kvs().first().map(KeyValue::lease)),
+        // Data of an application has no lease.
+        Ok(read) => Ok(read.value.kvs().first().map(KeyValue::lease).filter(|lease| *lease != 0)),
         Err(error) if error.kind() == ErrorKind::Denied => Ok(None),
         Err(error) => Err(error),
     }

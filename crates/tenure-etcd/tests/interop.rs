@@ -151,7 +151,7 @@ async fn a_lock_in_a_single_key_is_refused_and_shown() {
     let options = etcd_client::PutOptions::new().with_lease(lease);
     client.put("job", "a secret", Some(options)).await.unwrap();
     let locks = locker(&server.url(""));
-    let refused = locks.mutex("job").within(PATIENCE).acquire().await.unwrap_err().to_string();
+    let refused = format!("{:?}", locks.mutex("job").within(PATIENCE).acquire().await.unwrap_err());
     let view = locks.inspect("job").await.unwrap();
     assert!(view.holders[0].is_foreign() && view.holders[0].who().contains("single key"), "{view:?}");
     client.delete("job", None).await.unwrap();

@@ -8,11 +8,9 @@ use std::{
 };
 
 use futures_util::StreamExt;
-use tenure::{
-    ErrorKind,
-    testing::{Fault, Operation, TestStore},
-    view::LockView,
-};
+#[cfg(feature = "testing")]
+use tenure::testing::{Fault, Operation, TestStore};
+use tenure::{ErrorKind, view::LockView};
 use tenure_testkit::{host::pass, polls::is_pending};
 
 use crate::stage::{Deaf, SOON, Stage, TTL, in_time, ms};
@@ -126,6 +124,7 @@ async fn a_store_that_fails_is_told_and_asked_again() {
 }
 
 /// A Redis with five million other keys was walked by each look, without a pause.
+#[cfg(feature = "testing")]
 #[tokio::test(start_paused = true)]
 async fn a_list_that_takes_long_is_asked_for_a_tenth_of_the_time() {
     let store = TestStore::new();
