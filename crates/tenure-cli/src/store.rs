@@ -100,17 +100,15 @@ fn make_folder(folder: &Path) -> Result<(), Stop> {
     })
 }
 
-/// Where `ls` looked, if it was not told.
-pub(crate) fn tell_where(global: &Global, found_nothing: bool) {
+/// Where `ls` looked, if it was not told and found nothing.
+pub(crate) fn tell_where(global: &Global) {
     let (Ok(named), false) = (chosen(global), global.quiet) else { return };
-    let place = place_of(&named.url);
     match (&named.by, named.file()) {
         (By::User, _) => {}
-        (_, Some(file)) if found_nothing && !file.exists() => {
+        (_, Some(file)) if !file.exists() => {
             exit::warn(&format!("no lock is held or waited for: there is no file {} yet", file.display()));
         }
-        _ if found_nothing => exit::warn(&format!("no lock is held or waited for in {place}")),
-        _ => exit::warn(&format!("these are the locks in {place}")),
+        _ => exit::warn(&format!("no lock is held or waited for in {}", place_of(&named.url))),
     }
 }
 

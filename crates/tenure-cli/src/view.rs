@@ -65,10 +65,11 @@ pub(crate) async fn ls(global: &Global, args: &Ls) -> Result<u8, Stop> {
         print_exactly(&json_list(&views))?;
         return Ok(0);
     }
-    if !views.is_empty() {
+    if views.is_empty() {
+        store::tell_where(global);
+    } else {
         print(&table(&views))?;
     }
-    store::tell_where(global, views.is_empty());
     Ok(0)
 }
 
