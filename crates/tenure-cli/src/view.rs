@@ -1,12 +1,12 @@
 //! `ls`, `show`, `break`, `completions`.
 
-use std::{io, time::Duration};
+use std::io;
 
 use clap::CommandFactory;
 use comfy_table::{Table, presets::NOTHING};
 use serde::Serialize;
 use tenure::{
-    ErrorKind, Locker,
+    ErrorKind,
     command::shown,
     view::{BreakScope, LockView},
 };

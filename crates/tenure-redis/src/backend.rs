@@ -24,6 +24,7 @@ use crate::{
     config::{Config, GuardMode},
     connection::{self, LockNode},
     error,
+    guard::Terms,
     health::{CLOSED, FitFor, Fitness, TRIES},
     keys::{self, Counting, Keys},
     scan::STEP,
