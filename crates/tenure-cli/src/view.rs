@@ -189,6 +189,8 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> Result<u8, Stop> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::{prelude::*, sample::select};
     use tenure::{
         AcquireError, BackendError, ErrorKind, FencingToken, Label, LockName,
