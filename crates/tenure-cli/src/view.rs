@@ -6,8 +6,7 @@ use clap::CommandFactory;
 use comfy_table::{Table, presets::NOTHING};
 use serde::Serialize;
 use tenure::{
-    ErrorKind,
-    command::shown,
+    command::{FOREIGN_HOLDER, shown},
     view::{BreakScope, LockView},
 };
 
@@ -153,9 +152,10 @@ pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop
         None => BreakScope::Leases,
     };
     let robbed = question.awaited(unhandled(), locks.force_release_from(&args.name, scope)).await;
-    let robbed = robbed.map_err(Stop::signalled)?.map_err(|error| match error.kind() {
-        ErrorKind::Invalid => Stop::usage(chain(&error)).of(&args.name),
-        _ => Stop::store(&error).of(&args.name),
+    let robbed = robbed.map_err(Stop::signalled)?.map_err(|error| {
+        let is_foreign = error.to_string().contains(FOREIGN_HOLDER);
+        let stop = if is_foreign { Stop::usage(chain(&error)) } else { Stop::store(&error) };
+        stop.of(&args.name)
     })?;
     if global.quiet {
         return Ok(0);

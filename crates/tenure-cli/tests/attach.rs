@@ -107,7 +107,7 @@ fn bad_owners_are_refused() {
     stage.run(&["attach", "job", OWNER]).complained(64, "required");
     let grace = ["attach", "--ttl", "3s", "--grace", "2s", "job", OWNER, "--", "touch", "ran"];
     stage.run(&grace).complained(64, "--grace");
-    assert!(!stage.path("ran").exists() && !stage.path(".local").exists());
+    assert!(!stage.path("ran").exists() && !stage.database().exists());
 }
 
 /// Where a vote may need a new owner, none can be chosen; where a lease is a session, none can be left.

@@ -159,7 +159,7 @@ fn one_of_the_holders_is_robbed(stage: &Stage) {
     let broken = stage.run(&["break", "job", "--owner", &owner]);
     broken.silent(0);
     assert!(broken.out.contains("job was taken from"), "{broken:?}");
-    robbed.ended().complained(79, "broken");
+    robbed.ended().complained(79, "tenure break or unlock ended it");
     let again = stage.run(&["break", "job", "--owner", &owner]);
     again.silent(0);
     assert!(again.out.contains(&format!("job is not held by {owner}")), "{again:?}");

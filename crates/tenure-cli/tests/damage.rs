@@ -169,9 +169,10 @@ impl Nobody {
     fn run(&self, url: Option<&str>, arguments: &[&str]) -> Ended {
         let mut command = self.stage.program(&self.binary);
         command.args(arguments);
-        if let Some(url) = url {
-            command.env("TENURE_URL", url);
-        }
+        match url {
+            Some(url) => command.env("TENURE_URL", url),
+            None => command.env_remove("TENURE_URL"),
+        };
         if nix::unistd::geteuid().is_root() {
             command.uid(NOBODY).gid(NOBODY);
         }
@@ -242,6 +243,7 @@ fn a_folder_that_may_not_be_written_is_refused() {
 #[test]
 fn a_home_that_may_not_be_written_is_refused() {
     let nobody = Nobody::new();
+    fs::remove_dir_all(nobody.stage.path(".local")).unwrap();
     fs::create_dir(nobody.stage.path(".local")).unwrap();
     allow(&nobody.stage.path(".local"), 0o555);
     nobody.run(None, VERBS[0]).complained(69, "cannot create the state directory");

@@ -122,7 +122,7 @@ fn wrong_usage_is_64(stage: &Stage) {
     for (arguments, part) in USAGE {
         stage.run(arguments).complained(64, part);
     }
-    assert!(!stage.path(".local").exists(), "no store was made for any of it");
+    assert!(!stage.database().exists(), "no store was made for any of it");
 }
 
 /// A third of the ttl is still right.

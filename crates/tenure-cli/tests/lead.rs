@@ -178,7 +178,7 @@ fn bad_input_is_refused() {
     ] {
         stage.run(&[&["lead"], flags, &["job", "--", "touch", "ran"]].concat()).complained(64, part);
     }
-    assert!(!stage.path("ran").exists() && !stage.path(".local").exists());
+    assert!(!stage.path("ran").exists() && !stage.database().exists());
 }
 
 stage::on_every_store!(

@@ -183,7 +183,7 @@ fn names_that_cannot_go_together_are_refused() {
     ] {
         stage.run(&[&["run"], arguments].concat()).complained(64, part);
     }
-    assert!(!stage.path("ran").exists() && !stage.path(".local").exists());
+    assert!(!stage.path("ran").exists() && !stage.database().exists());
 }
 
 stage::on_every_store!(

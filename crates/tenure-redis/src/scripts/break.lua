@@ -5,13 +5,13 @@
 -- Who was handed the lock and has not entered keeps it: it holds nothing yet. Where no token is left, nobody is robbed.
 local whom = ARGV[3]
 local is_all = #whom < 48
-local is_foreign = value and value ~= SHARED and not (string.byte(value, 49) == 58 and string.match(value, '^%x+:%d+:'))
+local is_foreign = value and value ~= SHARED and string.match(value, '^%x+():%d+:') ~= 49
 if is_foreign and whom == '' then error('FOREIGN the value is of another client') end
 if not is_all and not (is_owner(value, whom) or value == SHARED and call('ZSCORE', shared, whom)) then return {0, false, 0} end
 raise()
 wrote = true
 local robbed = {0, false, 0}
-if value and value ~= SHARED and not string.match(value, '^%x+:0:') then
+if value and value ~= SHARED and (is_foreign or not string.match(value, '^%x+:0:')) then
   robbed[2], robbed[3] = value, call('PTTL', lock)
   call('DEL', lock)
   if not is_foreign then

@@ -27,8 +27,8 @@ local function stand(value)
       call('ZADD', queue, string.format('%d', arrival), owner)
       wrote = true
       -- Tells the holder's release that there are waiters. Nothing is ever written to a foreign value.
-      local is_ours = value and string.byte(value, 49) == 58
-      if is_ours and string.byte(value, -1) ~= 43 and string.match(value, '^%x+:%d+:%d+:[^+]*$') then
+      local is_ours = value and string.match(value, '^%x+():%d+:%d+:[^+]*$') == 49
+      if is_ours and string.byte(value, -1) ~= 43 then
         -- A holder that may have nothing to do hears of its first waiter here, too: acquire.lua, which tells it, may have been skipped.
         if string.sub(value, -6) == ',idles' then
           redis.pcall('PUBLISH', 'tenure:h:' .. string.sub(value, 1, 16), 'a' .. string.sub(value, 17, 48))
