@@ -364,7 +364,7 @@ fn a_job_in_the_background_of_a_terminal_that_stops_writers_says_why_it_ends() {
     shell.types("stty tostop\n");
     shell.sees("ready> ");
     shell.types("$tenure run -n held -- true &\n");
-    shell.sees("held: held by");
+    shell.sees("held: not acquired: held by");
     shell.types("wait $!; echo co''de $?.\n");
     shell.sees("code 1.");
     shell.types("$tenure run job -- ./nosuch &\n");

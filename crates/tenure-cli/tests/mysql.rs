@@ -223,7 +223,7 @@ fn doctor_says_whether_the_server_keeps_what_it_grants() {
     ended.silent(0);
     let what = format!("at {}/tenure", healthy.address());
     assert!(ended.out.starts_with("note: MariaDB ") && ended.out.contains(&what), "{ended:?}");
-    assert!(ended.out.contains("MySQL pushes nothing: a waiter finds out by asking"), "{ended:?}");
+    assert!(ended.out.contains("MySQL pushes nothing: waiters poll"), "{ended:?}");
     assert!(findings(&stage).iter().all(|found| found["severity"] == "note"));
     stage.run(&["doctor", "--adopt"]).complained(69, "this store keeps no record of settings");
 

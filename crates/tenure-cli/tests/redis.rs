@@ -164,18 +164,6 @@ fn a_foreign_lock_is_shown_and_waited_for() {
     waiter.ended().silent(0);
 }
 
-/// A foreign lock without an end is shown as what it is, and only a person takes it away.
-#[test]
-fn a_foreign_lock_without_an_end_is_never_repaired() {
-    let mut stage = Stage::on_redis();
-    stage.server().command(&["SET", "job", "theirs"]);
-    stage.run(&["run", "-w", "3s", "job", "--", "true"]).complained(1, "does not expire");
-    assert_eq!(stage.show("job")["holders"][0]["expires_in_ms"], Value::Null);
-    assert_eq!(stage.server().command(&["PTTL", "job"]).int(), -1);
-    assert_eq!(stage.run(&["break", "job"]).code, 0);
-    stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
-}
-
 /// Hazard 38: a key of another type is somebody's data, refused and not touched.
 #[test]
 fn a_key_that_is_no_lock_is_refused() {

@@ -240,6 +240,12 @@ fn ctrl_c_ends_the_loop_around_it() {
                 (screen.foreground() != screen.pid()).then_some(())
             });
         }
+        if program.contains(&nested) {
+            eventually("the inner command has the terminal", PATIENCE, || {
+                let name = fs::read_to_string(format!("/proc/{}/comm", screen.foreground()));
+                name.is_ok_and(|name| name == "sleep\n").then_some(())
+            });
+        }
         screen.types("\x03");
         assert_ne!(screen.ended(), 0, "{program:?}");
         assert!(!screen.all().contains("started b"), "{program:?}: {}", screen.all());

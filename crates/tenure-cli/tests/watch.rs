@@ -134,7 +134,7 @@ fn on_a_terminal_it_is_a_live_table() {
 fn a_store_that_fails_is_said_and_asked_again() {
     let stage = Stage::at("redis://127.0.0.1:1/".to_owned());
     let watch = stage.start(&["watch"]);
-    eventually("it says what is wrong", PATIENCE, || watch.said().contains("asked again").then_some(()));
+    eventually("it says what is wrong", PATIENCE, || watch.said().contains("asking again").then_some(()));
     watch.signal(Signal::SIGINT);
     let ended = watch.ended();
     assert_eq!((ended.code, ended.err.lines().count()), (130, 1), "{ended:?}");
