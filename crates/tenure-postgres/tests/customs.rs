@@ -182,7 +182,7 @@ async fn what_is_swallowed_is_no_grant_and_is_told() {
         let findings = b.backend.diagnose().await.unwrap();
         assert_eq!(found(&findings, doctor).severity, Severity::Warning, "{change}");
         assert_eq!(
-            found(&findings, "a lock was tried").severity,
+            found(&findings, "a trial lock was not").severity,
             Severity::Problem,
             "{change}: {findings:?}"
         );

@@ -57,7 +57,7 @@ pub(crate) fn its_lock_without_an_end_is_waited_for(library: Library) {
     assert_foreign(&stage.holder(), &value);
     assert_eq!(stage.holder().expires_in, None);
     let error = stage.wait(stage.lock().within(SHORT).acquire()).unwrap_err();
-    assert!(error.to_string().ends_with(", without an end"), "{error}");
+    assert!(error.to_string().ends_with(", does not expire"), "{error}");
 
     let waiter = stage.waiter(stage.lock());
     stage.queued(1);
