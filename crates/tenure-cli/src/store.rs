@@ -96,7 +96,7 @@ fn check_volume(named: &Named, quiet: bool) -> Result<(), Stop> {
 fn make_folder(folder: &Path) -> Result<(), Stop> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
         let folder = folder.display();
-        Stop::new(UNAVAILABLE, format!("the state directory {folder} cannot be made: {error}; {NAME_ONE}"))
+        Stop::new(UNAVAILABLE, format!("cannot create the state directory {folder}: {error}; {NAME_ONE}"))
     })
 }
 
