@@ -1,6 +1,8 @@
 //! `lock`, `renew`, `unlock`: leases for scripts. They are not renewed automatically. `attach`: a command under
 //! such a lease, which another process acquired.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use tenure::{
@@ -49,7 +51,7 @@ pub(crate) async fn lock(global: &Global, args: LockArgs) -> Result<u8, Stop> {
     if let (Err(error), None) = (&printed, args.owner) {
         // A lease with an unknown owner could be neither renewed nor released.
         drop(guard);
-        let is_back = drained(&locks, LEAVE_PATIENCE, signals.asked_to_end()).await;
+        let is_back = drained(&locks, ORPHANED, signals.asked_to_end()).await;
         let fate = if is_back { "the lock was released" } else { "the lock is free after its ttl" };
         return Err(Stop::internal(format!("{name}: cannot print the owner: {error}; {fate}")));
     }
@@ -165,3 +167,6 @@ pub(crate) async fn attach(global: &Global, args: Attach) -> Result<u8, Stop> {
         CommandEnd::Lost(line) => Err(task.lost(line)),
     }
 }
+
+/// How long to wait for the release of a lease that no other process can release: longer than for a place in a queue.
+const ORPHANED: Duration = Duration::from_secs(10);
