@@ -557,7 +557,7 @@ impl CellVerb for BreakVerb {
         ledger.break_lock(at.now, &at.rules, self.0)
     }
 
-    /// The holders that lose it are read first, for the report to the operator.
+    /// Never: `break` reports the former holders, so it reads them first.
     fn is_plain(&self, _answer: &Vec<HolderView>) -> bool {
         false
     }

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use jiff::{SignedDuration, Timestamp, civil, tz::TimeZone};
 
-/// How long a slot is, unless the clock of the place is set meanwhile.
+/// The length of a slot on a day of 24 hours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Period(Duration);
 
@@ -74,7 +74,7 @@ pub(crate) fn zone(name: &str) -> Result<TimeZone, String> {
 mod tests {
     use super::*;
 
-    /// How many slots begin between two moments, as one sees who looks each minute.
+    /// The number of slots that begin between two moments, checked each minute.
     fn slots(period: &str, place: &str, from: &str, to: &str) -> usize {
         let (period, zone) = (Period::read(period).unwrap(), zone(place).unwrap());
         let [mut now, end] = [from, to].map(|at| at.parse::<Timestamp>().unwrap());

@@ -57,14 +57,14 @@ pub(crate) struct Child {
     terminal: Option<Terminal>,
     /// `tenure` received TSTP, and has passed it on to the command.
     stopping: bool,
-    /// We were suspended with it, and have passed on that we go on.
+    /// `tenure` was suspended with it, and has sent it CONT.
     was_suspended: bool,
     /// It was sent HUP, because it waits for a terminal that it can never get.
     hung_up: bool,
     watcher: Watcher,
     /// The exit code, once it has ended.
     code: Option<u8>,
-    /// One of its processes may not be killed, and that was said.
+    /// One of its processes may not be killed, and that was printed.
     is_out_of_reach: bool,
 }
 
@@ -167,12 +167,12 @@ impl Child {
     /// Passes a signal on.
     pub(crate) fn signal(&mut self, signal: i32) {
         self.stopping |= signal == Signal::SIGTSTP as i32;
-        // The command has that one already, which ended our own suspension.
+        // The command has received the CONT that ended the suspension of `tenure`.
         if signal == Signal::SIGCONT as i32 && std::mem::take(&mut self.was_suspended) {
             return;
         }
         match (self.code, Signal::try_from(signal)) {
-            // All that is left is what it left, in its group and elsewhere.
+            // Only processes that the command left remain, in its group and elsewhere.
             (Some(_), Ok(signal)) => drop(self.family.signal(signal)),
             _ => self.family.forward(signal),
         }
@@ -264,7 +264,8 @@ impl Child {
         matches!(self.look(), ChildChange::Ended(_)) && self.family.is_gone()
     }
 
-    /// What the command left when it ended, for people. They are in the background from now on, so that Ctrl-C reaches us.
+    /// The processes that the command left when it ended, for people. They are in the background now, so that Ctrl-C reaches
+    /// `tenure`.
     pub(crate) fn left(&self) -> String {
         self.terminal.iter().for_each(|terminal| terminal.take_back(false));
         let left = self.family.living();

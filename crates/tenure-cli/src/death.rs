@@ -1,4 +1,4 @@
-//! The end by a signal: a shell, `make` or `xargs` around `tenure` ends its loop if it sees a death by INT, and goes on after
+//! Death by a signal: a shell, `make` or `xargs` around `tenure` ends its loop if it sees a death by INT, and continues after
 //! an exit with 130.
 
 use std::{
@@ -21,7 +21,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 /// How the command, or a wait, was ended by a key.
 static ENDED_BY: OnceLock<(Signal, bool)> = OnceLock::new();
 
-/// A wait was ended by this signal, or the command; `of_all` if its key was pressed for all of our job, of which the command
+/// This signal ended a wait or the command; `of_all` if its key was pressed for the whole job, of which the command
 /// alone had the terminal.
 pub(crate) fn ended_by(signal: Signal, of_all: bool) {
     if matches!(signal, SIGINT | SIGQUIT) {
@@ -34,13 +34,13 @@ pub(crate) fn code(signal: Signal) -> u8 {
     128_u8.wrapping_add(u8::try_from(signal as i32).unwrap_or(0))
 }
 
-/// Dies by the signal if it is why we end with this code. As process 1 we cannot. `ourselves` is this program.
+/// Dies by the signal if it is the reason for this exit code. Process 1 cannot. `ourselves` is this program.
 pub(crate) fn die_if(exit_code: u8, ourselves: &Path) {
     let Some((signal, of_all)) = ENDED_BY.get().filter(|(signal, _)| code(*signal) == exit_code) else {
         return;
     };
     if id() != 1 {
-        // As a new program, because we listen to the signal and that one does not.
+        // As a new program, because this one handles the signal.
         let whom = if *of_all { "group" } else { "process" };
         let _ = Command::new(ourselves).arg0("tenure").args([VERB, signal.as_str(), whom]).exec();
     }
@@ -52,13 +52,13 @@ pub(crate) fn die(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let Some(signal) = arguments.first().and_then(|name| name.parse::<Signal>().ok()) else {
         return ExitCode::FAILURE;
     };
-    // QUIT leaves a core, of which nobody learns anything.
+    // No core dump for QUIT: it would show nothing about the command.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = match arguments.get(1).is_some_and(|whom| whom == "group") {
         true => killpg(getpgrp(), signal),
         false => raise(signal),
     };
-    // It was blocked when we started.
+    // It was blocked when `tenure` started.
     ExitCode::from(code(signal))
 }
 

@@ -61,7 +61,7 @@ impl<'a> Every<'a> {
         }
     }
 
-    /// The same under the lock, where another host may have run it while this one waited; or what counting it needs to know.
+    /// The same under the lock, because another host may have run it during the wait. Returns the turn, which `count` needs.
     pub(crate) async fn skip_now(&self, signals: &mut Signals) -> Result<Result<Turn, u8>, Stop> {
         let turn = self.turn(signals).await?.map_err(|error| stop(&error).of(&self.name))?;
         Ok(turn.map_err(|last| self.skip(&last)))

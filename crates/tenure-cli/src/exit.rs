@@ -140,7 +140,7 @@ pub(crate) fn one_line(error: &clap::Error, verb: Option<&str>) -> String {
     format!("{}{end} See {help}", shown(&words.join(" ")).within(4096))
 }
 
-/// What clap would rather have read: a flag, a verb or a value like what was written.
+/// The suggestion of clap: a flag, a verb or a value that is similar.
 fn tip(error: &clap::Error) -> Option<String> {
     use clap::error::{ContextKind::*, ContextValue};
     let near =

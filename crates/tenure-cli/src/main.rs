@@ -41,7 +41,7 @@ use crate::{
 
 fn main() -> ExitCode {
     signals::block();
-    // The inner verbs come first and stay away from everything else: they run between fork and exec of a child, beside it, or last.
+    // The inner verbs come first, separate from everything else: they run between fork and exec of a child, next to it, or last.
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next().as_deref().and_then(|verb| verb.to_str()) {
         Some(child::VERB) => return child::exec(arguments),
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The verb on the command line, whose help has what was written wrongly.
+/// The verb on the command line: its help page explains the usage error.
 fn verb() -> Option<String> {
     let written = std::env::args().skip(1).take_while(|word| word != "--");
     let command = Cli::command();

@@ -1,4 +1,4 @@
-//! What the command says of a store that refuses to renew: asked again until the lease ends, and no line but this tells why.
+//! Prints that a store refuses to renew. The renewal is repeated until the lease ends; only this line has the reason.
 
 use std::{fmt, sync::Mutex, time::Duration};
 

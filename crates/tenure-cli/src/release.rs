@@ -37,7 +37,7 @@ pub(crate) struct Release<'a> {
     /// Where the store is, for messages.
     pub(crate) place: String,
     pub(crate) quiet: bool,
-    /// A release that worked is said as well.
+    /// A successful release is printed as well.
     pub(crate) is_verbose: bool,
     pub(crate) ttl: Duration,
 }

@@ -387,7 +387,7 @@ impl LockedCommand<'_> {
         }
     }
 
-    /// Releases the locks: how a lease was lost, if the store says that it was gone.
+    /// Releases the locks. Returns the loss if the store reports that a lease was gone.
     async fn leave(self, signals: &mut Signals) -> Option<String> {
         let is_capped = self.guard.check().is_err_and(|lost| lost.cause() == Loss::MaxHold);
         let left = if is_capped { self.release.ttl } else { self.guard.remaining() };
@@ -521,7 +521,7 @@ impl LockedCommand<'_> {
 
     /// Waits until the command has ended by itself, or because the lease has ended.
     async fn attend(&self, child: &mut Child, signals: &mut Signals) -> Result<u8, Over> {
-        // Since when it is over, until a line says what it left.
+        // When the command ended, until a line names the processes that it left.
         let mut over = None;
         let mut is_said = self.release.quiet;
         loop {
@@ -556,7 +556,7 @@ impl LockedCommand<'_> {
                 ChildChange::Suspended(why) => child.suspend_with(why, &self.guard),
                 ChildChange::None => {}
             }
-            // Again and again, for what was started meanwhile. The lock stays held until all are gone.
+            // At each check, because a process may have started another one. The lock stays held until all have ended.
             if signals.is_insisted() {
                 child.kill();
             }
@@ -594,7 +594,7 @@ impl LockedCommand<'_> {
         over
     }
 
-    /// No renewal succeeded: for how long, and what the last one failed with.
+    /// No renewal succeeded: for how long, and the last error.
     fn why_expired(&self) -> Over {
         let silent = self.release.ttl.saturating_sub(self.guard.remaining());
         let failure = self.guard.iter().find_map(Lease::renewal_error);

@@ -32,7 +32,7 @@ type SignalStream = tokio::signal::unix::Signal;
 /// after `&` in a script.
 pub(crate) struct Signals {
     asking: Vec<(Signal, SignalStream)>,
-    /// What means nothing to us, by its number: those of real time have no name.
+    /// Signals that only the command needs, by number: real-time signals have no name.
     others: Vec<(i32, SignalStream)>,
     /// TSTP, once there is a command that must not run while we are suspended.
     stop: Option<SignalStream>,
@@ -53,7 +53,7 @@ impl Signals {
         Ok(Self { asking, others, stop, child, asked: None, is_insisted: false })
     }
 
-    /// The same for a verb that runs a command. Until there is one, nobody is there for what would be passed on.
+    /// The same for a verb that runs a command. Signals for the command are dropped until it has started.
     pub(crate) fn listen_for_command() -> Result<Self, Stop> {
         let mut signals = Self::listen()?;
         for number in passed_on() {
@@ -62,12 +62,12 @@ impl Signals {
         Ok(signals)
     }
 
-    /// There is a command from now on: TSTP is handled as well, which suspends us until then, like any other program. What
-    /// came before was not for the command.
+    /// The command has started. TSTP is handled from now on; until then it suspends `tenure`, like any other program. Earlier
+    /// signals were not for the command and are dropped.
     pub(crate) fn listen_to_stop(&mut self) {
-        let mut nobody = Context::from_waker(Waker::noop());
+        let mut context = Context::from_waker(Waker::noop());
         for (_, stream) in &mut self.others {
-            while matches!(stream.poll_recv(&mut nobody), Poll::Ready(Some(()))) {}
+            while matches!(stream.poll_recv(&mut context), Poll::Ready(Some(()))) {}
         }
         self.stop = listen_unless_ignored(Signal::SIGTSTP as i32).unwrap_or(None);
     }
@@ -127,7 +127,8 @@ impl Signals {
 /// What comes again so soon is the same signal: `timeout` sends TERM to the process and then to its group.
 const ECHO: Duration = Duration::from_millis(20);
 
-/// What is passed on beside the signals that ask us to end: each that a process may send and that would end or wake the command.
+/// The signals that are passed on, other than those that end `tenure`: each that a process may send and that would end or wake
+/// the command.
 fn passed_on() -> impl Iterator<Item = i32> {
     use Signal::{SIGALRM, SIGCONT, SIGIO, SIGPROF, SIGUSR1, SIGUSR2, SIGVTALRM, SIGWINCH};
     let named = [SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH, SIGCONT, SIGVTALRM, SIGPROF, SIGIO];

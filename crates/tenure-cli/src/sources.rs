@@ -17,7 +17,7 @@ use crate::exit::Stop;
 pub(crate) struct Named {
     pub(crate) url: String,
     pub(crate) by: By,
-    /// The file where the URL stands, if it stands in one of its own: its password is read anew at each connect.
+    /// The file that has the URL, if one was named: its password is read again at each connect.
     pub(crate) source: Option<PathBuf>,
 }
 
@@ -119,7 +119,8 @@ impl Surroundings {
         self.absolute("HOME").or_else(|| self.home.clone().filter(|home| home.is_absolute()))
     }
 
-    /// Whose a folder is, or the nearest one above it that is there, if it is another account's; root's may be anybody's to use.
+    /// The owner of a folder, or of the nearest existing one above it, if that is another account. Every account may use a folder of
+    /// root.
     fn owner_of_another(&self, folder: &Path) -> Option<u32> {
         let owner = folder.ancestors().find_map(|folder| fs::metadata(folder).ok())?.uid();
         (owner != self.uid && owner != 0).then_some(owner)
@@ -148,7 +149,7 @@ impl Surroundings {
         })
     }
 
-    /// The folder of the default file: what systemd made for the unit, or the account's.
+    /// The folder of the default file: the state directory of the systemd unit, or that of the account.
     fn state(&self) -> Result<PathBuf, Stop> {
         // A unit may have several, with a colon between.
         let of_unit = self.text("STATE_DIRECTORY")?;
@@ -230,7 +231,7 @@ pub(crate) const NAME_ONE: &str = "name a store with --url or TENURE_URL, or giv
 mod tests {
     use super::*;
 
-    /// A folder for homes, with what the variables are, which a test may not set.
+    /// A folder for homes, and values for the variables, because a test cannot set its own environment.
     fn surroundings(variable: fn(&str) -> Option<OsString>) -> (tempfile::TempDir, Surroundings) {
         let folder = tempfile::tempdir().unwrap();
         let home = Some(folder.path().to_owned());
@@ -302,7 +303,7 @@ mod tests {
         let own = folder.path().join(".config/tenure");
         fs::create_dir_all(&own).unwrap();
         fs::write(own.join("config.toml"), "url = 'sqlite:/of/another'").unwrap();
-        // Where the tests run as root, its folders are anybody's to use.
+        // A folder of root is accepted, so a test that runs as root gives it away.
         if around.uid == 0 {
             std::os::unix::fs::chown(folder.path(), Some(12345), None).unwrap();
             std::os::unix::fs::chown(folder.path().join(".config"), Some(12345), None).unwrap();

@@ -1,4 +1,4 @@
-//! From the URL that was chosen to a store, and what people see of it.
+//! Opens the store of the chosen URL, and names it in messages.
 
 use std::{
     fs::{self, DirBuilder},
@@ -100,7 +100,7 @@ fn make_folder(folder: &Path) -> Result<(), Stop> {
     })
 }
 
-/// Where `ls` looked, if it was not told and found nothing.
+/// The place where `ls` looked, if no store was named and it found nothing.
 pub(crate) fn tell_where(global: &Global) {
     let (Ok(named), false) = (chosen(global), global.quiet) else { return };
     match (&named.by, named.file()) {

@@ -16,7 +16,7 @@ impl Supervisor {
         Self(asked.and_then(|name| socket(&name).ok()))
     }
 
-    /// This host waits for the lead, or has it: both are what the service is there for.
+    /// READY: this host waits for the lead or has it, and the service is up in both cases.
     pub(crate) fn is_ready(&self, status: &str) {
         self.say("READY=1\n", status);
     }

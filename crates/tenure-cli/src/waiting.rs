@@ -143,7 +143,7 @@ impl<'a> LockWait<'a> {
         Stop::not_acquired(error, self.conflict, || self.held(error, budget)).of(self.name())
     }
 
-    /// Another owner holds it: how long that was waited for, who, and what to do.
+    /// Another owner holds the lock: the length of the wait, the holder, and what to do.
     fn held(&self, error: &AcquireError, budget: Option<Duration>) -> String {
         let AcquireError::TimedOut { waited, ahead, holder } = error else { return String::new() };
         let holder = holder.as_ref().map(|holder| format!("held by {}", text::holder(holder)));
@@ -161,7 +161,7 @@ impl<'a> LockWait<'a> {
         format!("gave up after {} (--wait){ahead}{holder}. See {see}", text::seconds(*waited))
     }
 
-    /// Says who holds the lock where no progress line is drawn: after ten seconds, when that changes, and from time to time.
+    /// Names the holder where no progress line is drawn: after ten seconds, when the holder changes, and every five minutes.
     async fn announce_queue(&self) -> Infallible {
         if self.quiet || stderr().is_terminal() {
             pending::<()>().await;
@@ -194,7 +194,7 @@ impl<'a> LockWait<'a> {
         line
     }
 
-    /// For how long it has waited, and for whom.
+    /// The length of the wait, and the holder.
     fn queue(&self) -> String {
         let mut line = self.waited();
         if let Some(waiting) = self.progress.latest() {
@@ -260,7 +260,7 @@ impl<'a> Question<'a> {
         Self { lock: Some(lock.clone()), ..self }
     }
 
-    /// For a query whose answer may take this long.
+    /// Allows the answer to take this long.
     pub(crate) fn lasting(self, most: Duration) -> Self {
         Self { most, ..self }
     }
@@ -516,8 +516,8 @@ const KNOWN_LONG: Duration = Duration::from_secs(1);
 const LONGER: Duration = Duration::from_secs(5);
 /// A store that fails for a shorter time gets no text on the progress line.
 const BRIEF: Duration = Duration::from_millis(500);
-/// To queue behind a holder is what was asked for, and is worth a word after this time, of another holder so long after the
-/// last one, and of the same one after the longer time.
+/// A wait behind a holder is printed after this time. Another holder is printed at least this long after the last line, the
+/// same holder after [`QUEUED_LONG`].
 const QUEUED: Duration = Duration::from_secs(10);
 const QUEUED_LONG: Duration = Duration::from_secs(300);
 /// How often such a wait is checked.

@@ -145,7 +145,7 @@ impl WatcherProcess {
     fn start(before: &[ProcessKey], watched: Option<&Watched>) -> io::Result<Self> {
         let (inbox, mut line) = io::pipe()?;
         let (answer, mouth) = io::pipe()?;
-        let (_, nobody) = io::pipe()?;
+        let (_, unread) = io::pipe()?;
         // It may be stopped, and then it neither reads nor answers: we never wait for it.
         fcntl(&line, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         fcntl(&answer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -162,7 +162,7 @@ impl WatcherProcess {
             .stdin(inbox)
             .stdout(mouth)
             // Nobody reads it; `/dev/null` may be missing.
-            .stderr(nobody)
+            .stderr(unread)
             .spawn()?;
         let pid = Pid::from_raw(i32::try_from(process.id()).expect("BUG: a pid is positive and fits"));
         Ok(Self { pid, line, answer, told: None })

@@ -120,8 +120,8 @@ fn a_server_that_was_just_started_says_how_long_and_how_to_be_spared() {
     Stage::on_redis().run(&["run", "-n", "job", "--", "true"]).silent(0);
 }
 
-/// To queue behind a holder is what was asked for: it was never said in a pipe, and a job that hung was a job without a word. Who
-/// holds is said after ten seconds, of each verb that waits; and once more if another one holds then.
+/// A wait behind a holder was silent in a pipe, so a job that hung had an empty log. Each verb that waits names the holder after ten
+/// seconds, and once more if another process holds then.
 #[test]
 fn to_queue_behind_a_holder_is_said_after_ten_seconds_and_when_another_holds() {
     let stage = Stage::new();

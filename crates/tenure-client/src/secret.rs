@@ -11,7 +11,7 @@ use crate::refusal::{UrlError, bad};
 #[derive(Clone)]
 pub struct Secret(Source);
 
-/// What gives a password when it is asked.
+/// Returns a password, at each connect.
 type Asked = Arc<dyn Fn() -> io::Result<String> + Send + Sync>;
 
 #[derive(Clone)]

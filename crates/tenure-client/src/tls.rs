@@ -1,4 +1,5 @@
-//! Which servers are believed over TLS, who we are there, and what a refusal means. Nothing of the process is set: the provider of ciphers is named here.
+//! Which servers are trusted over TLS, the client certificate, and the meaning of a refusal. The process-wide provider of ciphers is
+//! not set: it is named here.
 
 use std::{path::Path, sync::Arc};
 
@@ -84,15 +85,15 @@ pub fn pair<'p>(
 /// Why a handshake failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsFault {
-    /// No authority that we believe has signed the server's certificate.
+    /// No trusted authority has signed the server's certificate.
     UnknownAuthority,
     /// The server's certificate is that of other names.
     WrongName,
     /// It is out of date, or not yet valid.
     Expired,
-    /// The server wants a certificate of ours.
+    /// The server wants a client certificate.
     NoIdentity,
-    /// The server does not take ours.
+    /// The server does not accept the client certificate.
     IdentityRefused,
 }
 

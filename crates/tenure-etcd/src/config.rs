@@ -22,7 +22,7 @@ pub struct Config {
     pub ca: Option<PathBuf>,
     /// Our own certificate, where members want to see one.
     pub cert: Option<PathBuf>,
-    /// The key of our certificate.
+    /// The key of the client certificate.
     pub key: Option<PathBuf>,
     /// User and password; both, if any.
     pub login: Option<Login>,

@@ -54,7 +54,7 @@ struct MemberStatus {
     cluster: u64,
     version: String,
     knows_leader: bool,
-    /// Of its database, in bytes, with what can be used again.
+    /// The size of its database in bytes, free pages included.
     bytes: i64,
 }
 
@@ -172,7 +172,7 @@ const OF_THE_CLUSTER: [Check<ClusterFacts>; 8] = [
         found(is_corrupt, Problem, what, remedy)
     }),
     Check::new("one member", |cluster| {
-        let what = "the cluster has one member: while it is down, nobody gets a lock or renews one";
+        let what = "the cluster has one member: while it is down, no lock is granted or renewed";
         found(cluster.size == Some(1), Note, what, "run three members on three machines")
     }),
     Check::new("all members", |cluster| {
@@ -184,7 +184,7 @@ const OF_THE_CLUSTER: [Check<ClusterFacts>; 8] = [
 
 /// So many revisions are some MiB.
 const MANY_REVISIONS: i64 = 10_000;
-/// Three quarters of the space that etcd has unless it is told otherwise.
+/// Three quarters of etcd's default quota.
 const MUCH: i64 = 3 << 29;
 
 /// Before 3.4.31 and 3.5.13, a leader that was replaced while it hung went on to end leases.

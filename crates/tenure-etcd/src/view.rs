@@ -24,7 +24,7 @@ pub(crate) async fn look(members: &Members, name: &LockName) -> Result<LockView,
     Ok(view)
 }
 
-/// The lease of a key that has just the name of the lock, as some clients keep one; `None` also for a user who may not read it.
+/// The lease of a key with exactly the name of the lock, which some clients use; `None` also if the user may not read it.
 pub(crate) async fn single_key(
     members: &Members,
     name: &LockName,

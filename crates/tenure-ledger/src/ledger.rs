@@ -21,7 +21,7 @@ use crate::rules::{Floor, Rules};
 /// The state of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Raised by a version of Tenure that stores what this one must not read as if it knew it, nor write back.
+    /// Raised by a version of Tenure whose stored form this one cannot read and must not write back.
     #[serde(default, skip_serializing_if = "is_zero")]
     format: u32,
     /// The last token minted.

@@ -165,7 +165,7 @@ const CHECKS: [Check<DatabaseFacts>; 13] = [
         found(engine != "innodb", Problem, what, "ALTER TABLE … ENGINE = InnoDB")
     }),
     Check::new("right to delete", |it| {
-        let what = "the user may not delete: rows of locks that nobody uses any more stay, and all who wait for a \
+        let what = "the user may not delete: rows of unused locks stay, and all who wait for a \
                     lock have their places in its row: from some hundred processes on they keep its holder from it";
         found(!it.server.may_delete, Note, what, "GRANT DELETE on the table, too")
     }),

@@ -41,7 +41,7 @@ pub struct Config {
     pub ca: Option<PathBuf>,
     /// Our own certificate, where the server wants to see one.
     pub cert: Option<PathBuf>,
-    /// The key of our certificate.
+    /// The key of the client certificate.
     pub key: Option<PathBuf>,
     /// Whether the login is bound to the channel of TLS.
     pub channel_binding: ChannelBinding,

@@ -193,9 +193,7 @@ const CHECKS: [Check<DatabaseFacts>; 16] = [
         found(!it.may_write, Problem, what, "GRANT SELECT, INSERT, UPDATE ON the table TO the role")
     }),
     Check::new("right to delete", |it| {
-        let what = format!(
-            "the role may not delete: rows of locks that nobody uses any more stay, and {ALL_IN_ONE}"
-        );
+        let what = format!("the role may not delete: rows of unused locks stay, and {ALL_IN_ONE}");
         found(!it.may_delete, Note, what, "GRANT DELETE too")
     }),
     Check::new("order of names", |it| {
@@ -230,7 +228,7 @@ const CHECKS: [Check<DatabaseFacts>; 16] = [
     }),
 ];
 
-/// A transaction that is open for so long holds back what busy locks leave behind, in seconds.
+/// Seconds: a transaction that is open for longer keeps the dead rows of busy locks.
 const OLD_S: f64 = 60.0;
 /// So many transactions pass in some minutes of a busy lock.
 const MANY_TRANSACTIONS: i64 = 100_000;

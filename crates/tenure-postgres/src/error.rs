@@ -208,7 +208,7 @@ const CODES: &[(SqlState, ErrorKind, &str)] = &[
     (
         SqlState::QUERY_CANCELED,
         Unavailable,
-        "the PostgreSQL server stopped the statement: the row is locked by another transaction, or a time limit is over",
+        "the PostgreSQL server stopped the statement: the row is locked by another transaction, or a time limit was reached",
     ),
     (
         SqlState::UNTRANSLATABLE_CHARACTER,

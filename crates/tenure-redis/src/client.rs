@@ -32,7 +32,7 @@ pub(crate) struct ServerRoute {
     pub(crate) response_timeout: Duration,
 }
 
-/// How the servers of this configuration are believed, and by which name if not by that of the host.
+/// How the servers of this configuration are trusted, and under which name if it is not the host's.
 #[derive(Clone)]
 pub(crate) struct ServerTls(TlsConnector, Option<String>);
 

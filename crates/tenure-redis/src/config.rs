@@ -32,7 +32,7 @@ pub struct Config {
     pub ca: Option<PathBuf>,
     /// Our own certificate, where servers want to see one.
     pub cert: Option<PathBuf>,
-    /// The key of our certificate.
+    /// The key of the client certificate.
     pub cert_key: Option<PathBuf>,
     /// The name that the certificates of the servers are for, where it is not that of the host.
     pub tls_name: Option<String>,

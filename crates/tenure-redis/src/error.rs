@@ -23,7 +23,7 @@ pub(crate) enum AfterError {
 pub(crate) fn asked(place: &str, error: RedisError) -> (AfterError, BackendError) {
     let (then, kind, outcome, message) = classify(&error);
     let answer = BackendError::new(kind, outcome, message).with("redis", place);
-    // What a script found in the key is said in whole: the rest of such an error is the text of the script.
+    // The message of a script is complete; the rest of such an error is the text of the script.
     (then, if [FOREIGN_HOLDER, WRONG_TYPE].contains(&message) { answer } else { answer.caused_by(error) })
 }
 
@@ -162,7 +162,7 @@ fn classify(error: &RedisError) -> ErrorClass {
     let is_denied = text.contains("user executing the script can't");
     // Nor has any for a counter that cannot be counted up.
     let is_no_count = text.contains("is not an integer") || text.contains("would overflow");
-    // As Envoy refuses what it cannot spread.
+    // Envoy answers this for a command that it cannot shard.
     let is_proxy = text.contains("unsupported command");
     let unsaid = is_denied.then_some("NOPERM").or_else(|| is_no_count.then_some("SPENT"));
     let unsaid = unsaid.or_else(|| is_proxy.then_some("PROXY"));
@@ -214,7 +214,7 @@ mod tests {
             let before = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
             let after = redis::make_extension_error(MIDWAY.to_owned(), Some(behind.to_owned()));
             let [(_, before), (then, after)] = [before, after].map(|error| asked("here", error));
-            // A proxy is no server whose connection is kept.
+            // The connection to a proxy is not kept.
             let kept = if detail.starts_with("unsupported") { AfterError::Drop } else { AfterError::Keep };
             assert_eq!((then, after.kind(), after.outcome()), (kept, kind, Outcome::Unknown), "{behind}");
             assert!(

@@ -23,7 +23,7 @@ use crate::config::{Config, GuardMode};
 /// Beyond `max_ttl`: for how long a promotion must be remembered.
 pub(crate) const SLACK: Duration = Duration::from_secs(2);
 
-/// What settings begin with that are written by a version whose keys this one must not read: it refuses them, as other settings.
+/// Begins the settings of a newer version whose keys this one cannot read. They are refused, as other settings are.
 pub(crate) const NEWER: &str = "format=";
 
 /// How long a master that had replicas goes on without an acknowledgement of any: a replica that reboots

@@ -316,7 +316,7 @@ pub(crate) async fn adopt(shared: &RedisShared, wire: &Wire, place: &str) -> Res
     let (wait, what) = match judge_by(shared, wire, place, guard::adopt).await? {
         Fitness::Unfit { until, .. } => (
             until.remaining(shared.host.now()),
-            format!("grants nothing until the leases of the old settings are over, then {terms}"),
+            format!("grants nothing until the leases of the old settings have expired, then {terms}"),
         ),
         _ => (Duration::ZERO, format!("the record says {terms}")),
     };

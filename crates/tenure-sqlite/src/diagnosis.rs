@@ -26,7 +26,7 @@ use crate::{
 
 /// Below this much free space the log, which has 4 MB when all is well, may not find its place.
 const LITTLE_SPACE: u64 = 16 << 20;
-/// The log has 4 MB when all is well, and grows without an end beside a reader that stays.
+/// The log has 4 MB normally. A reader with a long transaction makes it grow without limit.
 const LONG_LOG: u64 = 64 << 20;
 /// If the file vanishes, nothing is granted for the longest ttl that it ever granted: a longer one is a finding.
 const LONG_TTL: Duration = Duration::from_secs(600);
@@ -162,7 +162,7 @@ const CHECKS: [Check<DoctorFacts>; 9] = [
     Check::new("closed", |file| {
         let left = file.closed;
         let what = format!("the file was deleted or replaced; nothing is granted for another {left:.1?}");
-        found(!left.is_zero(), Warning, what, "wait until every lease in the old file is over")
+        found(!left.is_zero(), Warning, what, "wait until every lease in the old file has expired")
     }),
     Check::new("damage", |file| {
         let what = format!("the database is damaged: {}", file.damage.as_ref()?);
@@ -215,7 +215,7 @@ fn start_anew(path: &Path) -> String {
     let (path, guard) = (path.display(), GuardRecord::path(path));
     format!(
         "remove {path}, {path}-wal and {path}-shm, but not {}: holders are stopped, and nothing is granted \
-         until their leases are over",
+         until their leases have expired",
         guard.display()
     )
 }
@@ -257,7 +257,7 @@ mod tests {
         assert!(found.severity == Warning && found.what.contains("16383 KiB"), "{found:?}");
     }
 
-    /// A program that kept a transaction open had the log grow to gigabytes, and nothing said so.
+    /// A program that kept a transaction open made the log grow to gigabytes, and `doctor` did not report it.
     #[test]
     fn a_long_log_is_a_warning() {
         assert_eq!(judge(|file| file.log = LONG_LOG), []);

@@ -217,7 +217,7 @@ fn settle(
     if !is_fresh && !is_ready {
         in_transaction(conn, path, || migrate(conn, path))?;
     }
-    // A log that grew beside a reader that stayed is cut once that one has left.
+    // A log that grew because of a long reader is truncated after the reader has ended.
     conn.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = 4194304").map_err(sqlite)?;
     if !is_fresh {
         let meta = read_meta(conn).map_err(sqlite)?;

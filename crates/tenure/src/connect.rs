@@ -77,7 +77,7 @@ pub(crate) fn locker(
     Ok(Locker::new(backend(&host)?, host))
 }
 
-/// Connects to the store of a URL that stands in a file. Each connection that is made later reads the passwords there anew.
+/// Connects to the store of a URL in a file. Each later connection reads the passwords from the file again.
 ///
 /// # Cancel safety
 /// Nothing is left behind.
@@ -85,7 +85,7 @@ pub async fn connect_file(url: &str, file: Option<&Path>) -> Result<Locker, Conf
     locker(|host| backend(url, file, host))
 }
 
-/// The store that a URL names; passwords are read anew from the file where the URL stands, if it stands in one.
+/// The store of a URL. Passwords are read again from the file of the URL, if it was in one.
 #[cfg_attr(
     not(any(
         feature = "etcd",
