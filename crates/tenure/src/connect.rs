@@ -11,14 +11,6 @@ use std::{path::Path, sync::Arc};
     feature = "zookeeper"
 ))]
 use tenure_client::Login;
-#[cfg(any(
-    feature = "etcd",
-    feature = "mysql",
-    feature = "postgres",
-    feature = "redis",
-    feature = "zookeeper"
-))]
-use tenure_client::Secret;
 use tenure_core::{BackendHandle, Host};
 #[cfg(feature = "etcd")]
 pub(crate) use tenure_etcd as etcd;
@@ -86,16 +78,7 @@ pub async fn connect_file(url: &str, file: Option<&Path>) -> Result<Locker, Conf
 }
 
 /// The store of a URL. Passwords are read again from the file of the URL, if it was in one.
-#[cfg_attr(
-    not(any(
-        feature = "etcd",
-        feature = "mysql",
-        feature = "postgres",
-        feature = "redis",
-        feature = "zookeeper"
-    )),
-    allow(unused_variables, reason = "only a server wants a password")
-)]
+#[allow(unused_variables, reason = "a build without a server has no password to read")]
 pub(crate) fn backend(
     url: &str,
     file: Option<&Path>,
@@ -110,21 +93,27 @@ pub(crate) fn backend(
         #[cfg(feature = "sqlite")]
         "sqlite" => sqlite::Config::read(url)?.backend(host),
         #[cfg(feature = "redis")]
-        _ if redis::Config::SCHEMES.contains(&scheme) => settings::<redis::Config>(url, file)?.backend(host),
+        _ if redis::Config::SCHEMES.contains(&scheme) => {
+            in_file::settings::<redis::Config>(url, file)?.backend(host)
+        }
         #[cfg(feature = "redlock")]
         "redlock" => redlock(nodes_in_file(url, file)?, host),
         #[cfg(feature = "postgres")]
         _ if postgres::Config::SCHEMES.contains(&scheme) => {
-            settings::<postgres::Config>(url, file)?.backend(host)
+            in_file::settings::<postgres::Config>(url, file)?.backend(host)
         }
         #[cfg(feature = "mysql")]
-        _ if mysql::Config::SCHEMES.contains(&scheme) => settings::<mysql::Config>(url, file)?.backend(host),
+        _ if mysql::Config::SCHEMES.contains(&scheme) => {
+            in_file::settings::<mysql::Config>(url, file)?.backend(host)
+        }
         #[cfg(feature = "zookeeper")]
         _ if zookeeper::Config::SCHEMES.contains(&scheme) => {
-            settings::<zookeeper::Config>(url, file)?.backend(host)
+            in_file::settings::<zookeeper::Config>(url, file)?.backend(host)
         }
         #[cfg(feature = "etcd")]
-        _ if etcd::Config::SCHEMES.contains(&scheme) => settings::<etcd::Config>(url, file)?.backend(host),
+        _ if etcd::Config::SCHEMES.contains(&scheme) => {
+            in_file::settings::<etcd::Config>(url, file)?.backend(host)
+        }
         _ => Err(unknown(url, host)),
     }
 }
@@ -146,16 +135,7 @@ pub(crate) trait StoreSettings: Sized {
     fn url(&self) -> Result<String, ConfigError>;
 
     /// Users and passwords, always as many and in this order.
-    #[cfg_attr(
-        not(any(
-            feature = "etcd",
-            feature = "mysql",
-            feature = "postgres",
-            feature = "redis",
-            feature = "zookeeper"
-        )),
-        allow(dead_code, reason = "only a server wants a password")
-    )]
+    #[allow(dead_code, reason = "a build without a server has no password to read")]
     fn logins(&mut self) -> Vec<&mut Login>;
 
     /// The store with these settings, if all of them are valid.
@@ -207,6 +187,7 @@ settings_of!(sqlite, sqlite::Sqlite::new, |_| Vec::new());
 #[cfg(feature = "zookeeper")]
 settings_of!(zookeeper, zookeeper::ZooKeeper::new, |it| it.login.iter_mut().collect());
 
+/// URLs in files, for the stores that have passwords.
 #[cfg(any(
     feature = "etcd",
     feature = "mysql",
@@ -214,41 +195,46 @@ settings_of!(zookeeper, zookeeper::ZooKeeper::new, |it| it.login.iter_mut().coll
     feature = "redis",
     feature = "zookeeper"
 ))]
-fn settings<C: StoreSettings + 'static>(url: &str, file: Option<&Path>) -> Result<C, ConfigError> {
-    let mut settings = C::read(url)?;
-    if let Some(file) = file {
-        read_anew(&mut settings, file, C::read);
-    }
-    Ok(settings)
-}
+mod in_file {
+    use std::{fs, io, path::Path};
 
-/// Has the passwords of a URL read anew from its file at each connect; `read` makes these settings of its URL.
-#[cfg(any(
-    feature = "etcd",
-    feature = "mysql",
-    feature = "postgres",
-    feature = "redis",
-    feature = "zookeeper"
-))]
-fn read_anew<C: StoreSettings + 'static>(
-    settings: &mut C,
-    file: &Path,
-    read: impl Fn(&str) -> Result<C, ConfigError> + Clone + Send + Sync + 'static,
-) {
-    let words = settings
-        .logins()
-        .into_iter()
-        .enumerate()
-        .filter_map(|(at, login)| Some((at, login.password.as_mut()?)));
-    for (at, password) in words.filter(|(_, password)| password.word().is_some()) {
-        let (file, read) = (file.to_owned(), read.clone());
-        *password = Secret::asked(move || {
-            let url = std::fs::read_to_string(&file)?;
-            let mut settings = read(url.trim()).map_err(std::io::Error::other)?;
-            let login = settings.logins().into_iter().nth(at);
-            let word = login.and_then(|login| Some(login.password.as_ref()?.word()?.to_owned()));
-            word.ok_or_else(|| std::io::Error::other("the URL in the file has no password any more"))
-        });
+    use tenure_client::Secret;
+
+    use super::StoreSettings;
+    use crate::ConfigError;
+
+    pub(super) fn settings<C: StoreSettings + 'static>(
+        url: &str,
+        file: Option<&Path>,
+    ) -> Result<C, ConfigError> {
+        let mut settings = C::read(url)?;
+        if let Some(file) = file {
+            read_anew(&mut settings, file, C::read);
+        }
+        Ok(settings)
+    }
+
+    /// Reads the passwords of a URL from its file again at each connect; `read` returns the settings of the URL.
+    pub(super) fn read_anew<C: StoreSettings + 'static>(
+        settings: &mut C,
+        file: &Path,
+        read: impl Fn(&str) -> Result<C, ConfigError> + Clone + Send + Sync + 'static,
+    ) {
+        let words = settings
+            .logins()
+            .into_iter()
+            .enumerate()
+            .filter_map(|(at, login)| Some((at, login.password.as_mut()?)));
+        for (at, password) in words.filter(|(_, password)| password.word().is_some()) {
+            let (file, read) = (file.to_owned(), read.clone());
+            *password = Secret::asked(move || {
+                let url = fs::read_to_string(&file)?;
+                let mut settings = read(url.trim()).map_err(io::Error::other)?;
+                let login = settings.logins().into_iter().nth(at);
+                let word = login.and_then(|login| Some(login.password.as_ref()?.word()?.to_owned()));
+                word.ok_or_else(|| io::Error::other("the URL in the file has no password any more"))
+            });
+        }
     }
 }
 
@@ -279,7 +265,7 @@ fn nodes_in_file(url: &str, file: Option<&Path>) -> Result<Vec<redis::Config>, C
         let gone = || ConfigError::of_url("the URL in the file has fewer nodes than before");
         let read = move |url: &str| nodes_of_redlock(url)?.into_iter().nth(at).ok_or_else(gone);
         if let Some(file) = file {
-            read_anew(node, file, read);
+            in_file::read_anew(node, file, read);
         }
     }
     Ok(nodes)
