@@ -69,9 +69,9 @@ fn main() -> ExitCode {
 
 /// The verb on the command line: its help page explains the usage error.
 fn verb() -> Option<String> {
-    let written = std::env::args().skip(1).take_while(|word| word != "--");
+    let written = std::env::args_os().skip(1).filter_map(|word| word.into_string().ok());
     let command = Cli::command();
-    written.into_iter().find(|word| command.find_subcommand(word).is_some())
+    written.take_while(|word| word != "--").find(|word| command.find_subcommand(word).is_some())
 }
 
 /// Everything waits on the main thread: a child's death signal belongs to the thread that made it.

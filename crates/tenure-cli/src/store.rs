@@ -34,7 +34,7 @@ pub(crate) async fn connect(global: &Global) -> Result<Locker, Stop> {
     Ok(locks)
 }
 
-/// Connects to the store for a verb that looks.
+/// Connects to the store for a verb that acquires nothing new.
 pub(crate) async fn look(global: &Global) -> Result<Locker, Stop> {
     let named = chosen(global)?;
     if let (By::Default, Some(folder)) = (&named.by, named.file().and_then(Path::parent)) {

@@ -75,7 +75,7 @@ pub(crate) fn ago(d: Duration) -> String {
 /// `4711`, or in quotes what a shell would not take as one word.
 pub(crate) fn word(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:@%+,=".contains(c);
-    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{text}'") }
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 /// `6.2 s`, or that it has no end by the clock.
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_word_for_a_shell_is_quoted_where_it_must_be() {
-        assert_eq!([word("deploy/web-1"), word("a b")], ["deploy/web-1", "'a b'"]);
+        assert_eq!(["deploy/web-1", "a b", "it's"].map(word), ["deploy/web-1", "'a b'", r"'it'\''s'"]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use clap::CommandFactory;
 use comfy_table::{Table, presets::NOTHING};
 use serde::Serialize;
 use tenure::{
-    command::{FOREIGN_HOLDER, shown},
+    command::shown,
     view::{BreakScope, LockView},
 };
 
@@ -153,8 +153,7 @@ pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop
     };
     let robbed = question.awaited(unhandled(), locks.force_release_from(&args.name, scope)).await;
     let robbed = robbed.map_err(Stop::signalled)?.map_err(|error| {
-        let is_foreign = error.to_string().contains(FOREIGN_HOLDER);
-        let stop = if is_foreign { Stop::usage(chain(&error)) } else { Stop::store(&error) };
+        let stop = if error.is_foreign_holder() { Stop::usage(chain(&error)) } else { Stop::store(&error) };
         stop.of(&args.name)
     })?;
     if global.quiet {

@@ -74,6 +74,11 @@ impl BackendError {
         Self::new(ErrorKind::Invalid, Outcome::NotApplied, FOREIGN_HOLDER).with("lock", name)
     }
 
+    /// Whether a break was refused because it was not asked to take the lock from other clients.
+    pub fn is_foreign_holder(&self) -> bool {
+        self.0.message.contains(FOREIGN_HOLDER)
+    }
+
     /// A failure with a message for people: the cause and the remedy.
     pub fn new(kind: ErrorKind, outcome: Outcome, message: impl Into<String>) -> Self {
         let message = message.into();

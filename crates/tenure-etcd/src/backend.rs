@@ -676,7 +676,6 @@ impl Etcd {
         deleted.map(|()| ended).map_err(BackendError::of_unknown_outcome)
     }
 
-    /// A foreign lease is its owner's, who may have other keys on it.
     /// At the first claim of a name: no client keeps a lock of this name in a single key, which has no queue. It would exclude no
     /// client of Tenure, nor be excluded.
     async fn must_be_unmixed(&self, name: &LockName, patience: Duration) -> Result<(), BackendError> {
@@ -694,6 +693,7 @@ impl Etcd {
         Ok(())
     }
 
+    /// The lease of a foreign key is not revoked: its owner may have other keys on it.
     async fn break_one(
         &self,
         name: &LockName,

@@ -16,10 +16,14 @@ pub(crate) async fn look(members: &Members, name: &LockName) -> Result<LockView,
     let patience = members.config.response_timeout;
     let queue = members.queue(&folder(&members.config.prefix, name), patience).await?;
     let mut view = view(members, name.clone(), queue).await?;
-    view.holders.extend(single_key(members, name, patience).await?.map(|lease| {
+    if let Some(lease) = single_key(members, name, patience).await?
+        && let Some(left) = members.time_left(lease, patience).await?
+    {
         let owner = format!("lease {lease:x}, in a single key, which excludes no client of Tenure");
-        HolderView::new(owner, Mode::Exclusive)
-    }));
+        let mut holder = HolderView::new(owner, Mode::Exclusive);
+        holder.expires_in = Some(left);
+        view.holders.push(holder);
+    }
     view.memo = memo::memo_view(members, name).await?;
     Ok(view)
 }

@@ -176,13 +176,13 @@ const CHECKS: [Check<DoctorFacts>; 9] = [
     }),
 ];
 
-#[allow(clippy::unnecessary_cast, reason = "not every system has 64 bits here")]
 fn log_of(path: &Path) -> u64 {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
     fs::metadata(name).map_or(0, |log| log.len())
 }
 
+#[allow(clippy::unnecessary_cast, reason = "not every system has 64 bits here")]
 fn free_space(folder: &Path) -> Option<u64> {
     let fs = statvfs(folder).ok()?;
     Some((fs.blocks_available() as u64).saturating_mul(fs.fragment_size() as u64))

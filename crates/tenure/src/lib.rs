@@ -123,7 +123,7 @@ pub mod backend {
 /// For the command `tenure` only.
 #[doc(hidden)]
 pub mod command {
-    pub use tenure_core::{FOREIGN_HOLDER, Shown, Unstopped, shown, suspend};
+    pub use tenure_core::{Shown, Unstopped, shown, suspend};
 
     pub use crate::connect::connect_file;
     #[cfg(feature = "sqlite")]

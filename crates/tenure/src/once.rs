@@ -247,7 +247,7 @@ impl RunOnce {
         Ok(self.turn().await?.err())
     }
 
-    /// Counts a run that began this long ago: the counterpart of [`last`](Self::last). The lease must be of the
+    /// Counts a run that began this long ago: the counterpart of [`turn`](Self::turn). The lease must be of the
     /// lock of this name.
     ///
     /// # Timing
