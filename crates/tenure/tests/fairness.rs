@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_util::future::try_join_all;
-use tenure::{Lock, Locker, backend::TokioHost};
+use tenure::{Lock, Locker, ReleaseError, backend::TokioHost};
 use tenure_memory::Memory;
 use tenure_testkit::patience::{becomes, slowness};
 
@@ -54,7 +54,10 @@ async fn nobody_is_passed(locks: &[Lock], most: usize) {
                     assert!(is_fair, "{at} was passed by {other} {passed} times: {now:?}");
                 }
                 turns.lock().unwrap()[at] += 1;
-                guard.release().await.unwrap();
+                // On a busy machine a release may be sent twice, and then it is not known which one found the lease.
+                if let Err(error) = guard.release().await {
+                    assert!(matches!(error, ReleaseError::Unknown(_)), "{error}");
+                }
             }
         })
     };
