@@ -92,7 +92,9 @@ fn process_1_ends_with_the_code_of_the_signal() {
 #[test]
 fn process_1_waits_for_what_the_command_left() {
     let stage = Stage::new();
-    let deaf = "trap \"\" TERM; echo $$ >beats.deaf; while :; do sleep 0.05; done";
+    // It begins once the command has ended: a TERM before that would end the command.
+    let orphaned = "until grep -q \"^PPid:.1$\" /proc/$$/status; do sleep 0.05; done";
+    let deaf = format!("trap \"\" TERM; {orphaned}; echo $$ >beats.deaf; while :; do sleep 0.05; done");
     let command = format!("setsid true & sh -c '{deaf}' & exit 3");
     let outer = container(&stage).start(&stage, &["run", "job", "--", "sh", "-c", &command]);
     stage.has_lines("beats.deaf", 1);

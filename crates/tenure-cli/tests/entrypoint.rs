@@ -104,7 +104,7 @@ fn what_left_the_group_is_waited_for_beside_a_log() {
 fn what_left_the_group_is_stopped_beside_a_sidecar() {
     let stage = Stage::new();
     let owner = "0123456789abcdef0123456789abcdef0123456789abcdef";
-    stage.run(&["lock", "job", "--ttl", "9s", "--owner", owner]);
+    stage.run(&["lock", "job", "--ttl", "30s", "--owner", owner]);
     let attached = ["attach", "job", owner, "--", "sh", "-c", &beater("attached")];
     let entrypoint = Entrypoint::start(&stage, &attached);
     stage.beats("attached");

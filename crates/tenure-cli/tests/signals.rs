@@ -141,14 +141,19 @@ fn what_is_for_a_command_does_not_end_a_wait() {
 /// L1: it is killed, with what it left, and the lock is held until all are gone.
 #[test]
 fn a_second_signal_kills_the_command_and_what_it_left() {
-    for (command, code) in
-        [("exec sh deaf", 137), ("sh deaf & exit 3", 3), ("timeout 600 sh deaf & exit 3", 3)]
-    {
+    for (command, code) in [
+        ("exec sh deaf", 137),
+        ("echo $$ >pid.command; sh deaf & exit 3", 3),
+        ("echo $$ >pid.command; timeout 600 sh deaf & exit 3", 3),
+    ] {
         let stage = Stage::new();
         let deaf = "trap 'echo told >>told' TERM; echo $$ >pid.deaf; while :; do sleep 0.05; done";
         fs::write(stage.path("deaf"), deaf).unwrap();
         let mut holder = stage.start(&["run", "job", "--", "sh", "-c", command]);
         let pid: i32 = stage.number("pid.deaf");
+        if code == 3 {
+            stage.dies("pid.command");
+        }
         holder.signal(Signal::SIGTERM);
         stage.has_lines("told", 1);
         holder.runs_on(Duration::from_millis(300));
