@@ -2,7 +2,7 @@
 //! measures how fast the store answers and how long this machine pauses, and prints the shortest lease that
 //! tolerates both.
 
-use std::{io::stdout, time::Duration};
+use std::{collections::BTreeSet, io::stdout, time::Duration};
 
 use tenure::{
     Locker,
@@ -16,12 +16,13 @@ use crate::{
     exit::{self, Stop},
     signals::unhandled,
     store, text, view,
-    waiting::{self, Question, pause},
+    waiting::{self, Question, WALK, pause},
 };
 
 pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     let locks = store::look(global).await?;
     if args.adopt {
+        raised_on_purpose(global, args, &locks).await?;
         adopt(global, args, &locks).await?;
     }
     let mut findings =
@@ -58,6 +59,36 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
         view::print(&plain(&advice.line))?;
     }
     Ok(code)
+}
+
+/// A record with a larger `max_ttl` refuses all clients with the smaller one, and is safe only once none can live.
+async fn raised_on_purpose(global: &Global, args: &Doctor, locks: &Locker) -> Result<(), Stop> {
+    let configured = locks.promises().max_ttl;
+    view::learn_terms(locks).await;
+    let served = locks.promises().max_ttl;
+    if args.raise || served >= configured {
+        return Ok(());
+    }
+    let question = Question::new(global, "looking for clients").lasting(WALK);
+    let views = question.answered(unhandled(), locks.list("")).await?;
+    let labels = views.iter().flat_map(|view| {
+        let waiters = view.queue.iter().map(|waits| waits.who());
+        view.holders.iter().map(|held| held.who()).chain(waiters)
+    });
+    let seen: BTreeSet<String> = labels.collect();
+    let shown: Vec<String> = seen.iter().take(5).cloned().collect();
+    let more = if seen.len() > shown.len() {
+        format!(" and {} more", seen.len() - shown.len())
+    } else {
+        String::new()
+    };
+    let who = if shown.is_empty() { "none".to_owned() } else { shown.join(", ") + &more };
+    Err(Stop::usage(format!(
+        "the record has a max_ttl of {}, this URL one of {}: clients with either are served until the record is raised, and those with \
+         the smaller one are refused from then on; once all run with the larger one, repeat this with --raise; holders and waiters seen: {who}",
+        text::seconds(served),
+        text::seconds(configured),
+    )))
 }
 
 /// Replaces the settings recorded in the store by those of this client. If a signal ends it, the next call

@@ -22,7 +22,7 @@ use crate::{
     signals::Signals,
     store,
     supervisor::Supervisor,
-    text,
+    text, view,
     waiting::{BRIEF_PATIENCE, Budget, LEAVE_PATIENCE, LONG, LockWait, Question, pause},
     watcher::Deadline,
 };
@@ -104,6 +104,7 @@ impl<'a> Started<'a> {
     pub(crate) async fn new(global: &'a Global, task: &'a Task, wanted: LockNames) -> Result<Self, Stop> {
         Scope::check(global.quiet)?;
         let locks = store::connect(global).await?;
+        view::learn_terms(&locks).await;
         let (ttl, stopping) = task.durations(&locks.promises())?;
         let (every, waited, signals) = (None, Duration::ZERO, Signals::listen_for_command()?);
         Ok(Self { global, task, locks, wanted, every, stopping, ttl, waited, signals })

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::stage::{
     Ended, START, Stage, assert_within,
-    files::{BEAT, DEAF_BEAT},
+    files::{BEAT, DEAF_BEAT, HOLD},
     scaled_ttl,
 };
 
@@ -174,6 +174,28 @@ fn a_key_that_is_no_lock_is_refused() {
     let keys = format!("{:?}", stage.server().command(&["KEYS", "*job*"]));
     assert_eq!(keys.matches("job").count(), 1, "{keys}");
     assert_eq!(stage.server().command(&["LLEN", "job"]).int(), 1);
+}
+
+/// A rollout of a larger `max_ttl`: the first new process was refused, and all old ones once the record was raised.
+#[test]
+fn a_larger_max_ttl_joins_and_is_adopted_only_on_purpose() {
+    let mut stage = Stage::on_redis_with("?max_ttl=1s");
+    let new = stage.server().url("?max_ttl=3s");
+    let holder = stage.start(&["-q", "run", "old", "--", "sh", "-c", HOLD, "old"]);
+    stage.beats("old");
+    stage.run(&["-q", "run", "--url", &new, "new", "--", "true"]).silent(0);
+    let refused = stage.run(&["doctor", "-q", "--url", &new, "--adopt"]);
+    refused.complained(64, "repeat this with --raise");
+    assert!(
+        refused.err.contains("max_ttl of 1.0 s, this URL one of 3.0 s") && refused.err.contains(" sh"),
+        "{refused:?}"
+    );
+    stage.run(&["-q", "run", "other", "--", "true"]).silent(0);
+    stage.touch("go");
+    holder.ended().silent(0);
+    assert_eq!(stage.run(&["doctor", "-q", "--url", &new, "--adopt", "--raise"]).code, 0);
+    stage.run(&["-q", "run", "--url", &new, "--ttl", "3s", "new", "--", "true"]).silent(0);
+    stage.run(&["-q", "run", "old", "--", "true"]).complained(69, "max_ttl=3s");
 }
 
 /// A key without an expiry that another client has written is waited for, named without its value, and deleted only on purpose.

@@ -82,7 +82,7 @@ impl Backend for Redis {
         promises.chosen_owner = true;
         promises.wake = WakeSupport::Pushed;
         promises.memo = Memos::Kept;
-        promises.max_ttl = config.max_ttl();
+        promises.max_ttl = self.sessions.shared.terms().max_ttl;
         promises.max_ttl_parameter = (!is_cluster).then_some("max_ttl");
         promises.ttl_grain = Duration::from_millis(1);
         promises
@@ -267,6 +267,7 @@ impl Redis {
             scripts,
             history: Mutex::default(),
             watermark: TokenWatermark::default(),
+            served: Mutex::default(),
             newest: Mutex::default(),
         }))
     }
@@ -465,11 +466,17 @@ impl Redis {
     /// # Errors
     /// `Invalid` for a lease that is longer than the guard waits for (H4.5).
     fn allow(&self, ttl: Duration) -> Result<(), BackendError> {
-        let max = self.config().max_ttl();
+        let max = self.sessions.shared.terms().max_ttl;
         if ttl <= max {
             return Ok(());
         }
-        let message = format!("redis takes a ttl of {max:?} at most; raise it with ?max_ttl=, everywhere");
+        let message = match max < self.config().max_ttl() {
+            true => format!(
+                "the record of this Redis server allows a ttl of {max:?} at most; once no client with that max_ttl runs, raise it \
+                 with `tenure doctor --adopt`"
+            ),
+            false => format!("redis takes a ttl of {max:?} at most; raise it with ?max_ttl=, everywhere"),
+        };
         Err(BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message))
     }
 
@@ -518,7 +525,7 @@ impl Redis {
         // In a Cluster there is no record; its own counter lies in the slot of the lock.
         let (record, settings) = match (self.is_cluster(), grants) {
             (true, [grant, ..]) => (self.keys(&grant.name)?.counter().into_owned(), String::new()),
-            _ => (self.config().record().to_owned(), Terms::of(self.config()).to_string()),
+            _ => (self.config().record().to_owned(), self.sessions.shared.terms().to_string()),
         };
         let keys: Vec<&str> = std::iter::once(&record).chain(&locks).map(String::as_str).collect();
         let mut call = script.call(&keys);

@@ -127,6 +127,14 @@ impl Visit<'_> {
         }
         let (facts, record) = self.tried("read the record of the server", looked)?;
         let decision = guard::decide(&self.terms, &facts, record.as_ref());
+        if let Some(served) = self.terms.served(record.as_ref()).filter(|served| *served != self.terms) {
+            let what = format!(
+                "others use this server with {served}, and this URL has {}: no lease of this client is longer than theirs",
+                self.terms
+            );
+            let remedy = "once all clients have this URL, run `tenure doctor --adopt --raise`";
+            self.say(Note, what, remedy);
+        }
         if let Some(counter) = self.counter().await {
             self.findings.extend(set_back(counter, &facts, record.as_ref(), &decision));
         }

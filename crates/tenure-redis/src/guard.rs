@@ -195,6 +195,19 @@ impl Terms {
         Self { mode: config.guard, max_ttl: config.max_ttl(), db: config.db, quorum: config.quorum }
     }
 
+    /// The terms under which a client of these terms is served where others have `recorded`: those of the record, if they differ in a
+    /// shorter `max_ttl` only. It takes no lease that they do not expect (A3), and waits for its own `max_ttl`, which is longer than
+    /// any lease that they allow. The other way round a wait would be too short.
+    pub fn served_under(&self, recorded: &str) -> Option<Self> {
+        let served = Self { max_ttl: max_ttl_of(recorded).min(self.max_ttl), ..*self };
+        (served.to_string() == recorded).then_some(served)
+    }
+
+    /// The terms under which this client is served by a server with this record; `None` if it is refused.
+    pub(crate) fn served(&self, record: Option<&ServerRecord>) -> Option<Self> {
+        record.map_or(Some(*self), |record| self.served_under(record.asked_for()))
+    }
+
     /// True if leases of these terms cannot be told from a promotion that was forgotten too early.
     pub(crate) fn trusts(&self, backlog_ttl: Option<Duration>) -> bool {
         backlog_ttl.is_some_and(|ttl| ttl.is_zero() || ttl >= self.memory())
@@ -240,11 +253,8 @@ pub fn decide(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>)
     if !facts.is_master {
         return Decision::Refuse(ClientRefusal::NotMaster);
     }
-    let ours = terms.to_string();
-    if let Some(record) = record.filter(|record| record.asked_for() != ours) {
-        let theirs = record.asked_for().to_owned();
-        return Decision::Refuse(ClientRefusal::Mismatch { theirs, ours });
-    }
+    let Some(served) = terms.served(record) else { return mismatch(terms, record) };
+    let ours = served.to_string();
     if terms.mode == GuardMode::Off {
         let is_ours = record.is_some_and(|r| r.is_open && is_of_this_history(r, facts));
         return if is_ours { Decision::Open } else { write(Why::Unguarded, Duration::ZERO, ours) };
@@ -262,6 +272,11 @@ pub fn is_alone(now: Duration, acked: Option<Duration>, before: Option<Duration>
     // After a step back of the clock nothing is known from before.
     let last = acked.max(before.filter(|at| *at <= now));
     (acked.is_some() || before.is_some()) && last.is_none_or(|at| now.saturating_sub(at) > GRACE)
+}
+
+fn mismatch(terms: &Terms, record: Option<&ServerRecord>) -> Decision {
+    let theirs = record.map_or_else(String::new, |record| record.asked_for().to_owned());
+    Decision::Refuse(ClientRefusal::Mismatch { theirs, ours: terms.to_string() })
 }
 
 fn write(why: Why, wait: Duration, settings: String) -> Decision {
@@ -387,7 +402,9 @@ pub fn renewals_wait(
 pub(crate) fn adopt(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
     let is_alone = is_alone(facts.now, facts.acked, record.and_then(|record| record.acked));
     let settings_of = |record: &ServerRecord| record.settings.clone();
-    match decide(terms, facts, record) {
+    // A client that is served under shorter terms has others all the same.
+    let is_other = facts.is_master && record.is_some_and(|record| record.asked_for() != terms.to_string());
+    match if is_other { mismatch(terms, record) } else { decide(terms, facts, record) } {
         // Without a guard nobody waits for anything.
         Decision::Refuse(ClientRefusal::Mismatch { ours, .. }) if terms.mode == GuardMode::Off => {
             write(Why::Unguarded, Duration::ZERO, ours)

@@ -289,6 +289,38 @@ fn a_step_back_of_the_clock_does_not_close_the_gate_for_long() {
     waits(GuardMode::On, &facts(), Some(&far), (Why::Waiting, MAX + LINGER));
 }
 
+/// L1, A3: in a rollout clients with a larger `max_ttl` are served, under the leases that the others expect, and wait by their own:
+/// a record that they find missing may have allowed as much. The other way round a wait would be too short.
+#[test]
+fn a_larger_max_ttl_is_served_under_the_smaller_one_and_a_smaller_one_is_refused() {
+    let larger = Terms { max_ttl: 3 * MAX, ..terms(GuardMode::On) };
+    let small = record().settings;
+    assert_eq!(larger.served_under(&small), Some(terms(GuardMode::On)));
+    assert_eq!(terms(GuardMode::On).served_under(&larger.to_string()), None);
+    for other in [
+        "guard=off",
+        "guard=on max_ttl=30s db=1",
+        "quorum=5 guard=on max_ttl=30s",
+        "guard=on max_ttl=30 s",
+        "nonsense",
+    ] {
+        assert_eq!(larger.served_under(other), None, "{other}");
+    }
+    assert_eq!(decide(&larger, &facts(), Some(&record())), Decision::Open);
+    let restarted = ServerFacts { run_id: "another".into(), ..facts() };
+    match decide(&larger, &restarted, Some(&record())) {
+        Decision::Write { wait, settings, .. } => assert_eq!((wait, settings), (3 * MAX, small.clone())),
+        other => panic!("{other:?}"),
+    }
+    // The record is raised only by an operator, and after the longest lease there may be.
+    match adopt(&larger, &facts(), Some(&record())) {
+        Decision::Write { wait, settings, next, .. } => {
+            assert_eq!((wait, settings, next), (3 * MAX, small, Some(larger.to_string())));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 /// H4.5.
 #[test]
 fn other_settings_are_refused_and_both_are_named() {
@@ -358,10 +390,9 @@ fn adopting_waits_for_the_longest_lease_of_either_settings() {
         Decision::Wait { why: Why::Waiting, wait: Duration::from_secs(20) }
     );
     let old = Terms { max_ttl: minute, ..terms(GuardMode::On) };
-    assert!(
-        matches!(decide(&old, &facts(), Some(&under_way)), Decision::Refuse(_)),
-        "the others are out already"
-    );
+    // It is served under the new terms: none of its leases of before is renewed beyond them.
+    assert_eq!(old.served_under(&ours), Some(terms(GuardMode::On)));
+    assert!(matches!(decide(&old, &facts(), Some(&under_way)), Decision::Wait { .. }));
     let restarted = ServerFacts { run_id: "new".into(), up: NONE, ..facts() };
     match decide(&terms(GuardMode::On), &restarted, Some(&under_way)) {
         Decision::Write { wait, settings, next, .. } => {

@@ -4,6 +4,9 @@
 //! master may serve on, reached by either client, until it is demoted. The address may lead to another
 //! server, a new one or one that others have used. L1 is broken when a client is granted while another one
 //! believes.
+//!
+//! The clients may have different `max_ttl`: in a rollout those with the larger one are served under the smaller one, and
+//! no lease is longer than that. One fault is survived then; A3 says what is not.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -14,6 +17,8 @@ const NONE: Duration = Duration::ZERO;
 const TICK: Duration = Duration::from_secs(5);
 /// Of a lease, and of `max_ttl`.
 const TICKS: u8 = 2;
+/// Of a larger `max_ttl`.
+const LARGER: u8 = 3;
 /// Ages that make no difference any more.
 const LONG: u8 = 3;
 
@@ -57,6 +62,8 @@ struct Entry {
     replid: u8,
     wait: u8,
     is_open: bool,
+    /// Its `max_ttl`.
+    max: u8,
     /// Ticks since a replica acknowledged.
     acked: Option<u8>,
 }
@@ -65,8 +72,8 @@ struct Entry {
 struct Client {
     /// Ticks it still believes.
     believes: u8,
-    /// The run and history its connection has passed.
-    gate: Option<(u8, u8)>,
+    /// The run and history its connection has passed, and the `max_ttl` under which it is served there.
+    gate: Option<(u8, u8, u8)>,
     /// The run it passed the gate of last.
     seen: u8,
     /// Another run that it saw later, and how long ago.
@@ -81,6 +88,20 @@ struct Rules {
     /// Looks at the replicas before a claim.
     looks: bool,
     faults: u8,
+    /// The `max_ttl` of each client.
+    max: [u8; 2],
+    /// A client takes leases of its own `max_ttl`, whatever the record allows.
+    takes_its_own: bool,
+}
+
+impl Rules {
+    fn of(decide: Rule, looks: bool) -> Self {
+        Self { decide, looks, faults: 2, max: [TICKS; 2], takes_its_own: false }
+    }
+}
+
+fn terms(max: u8) -> Terms {
+    Terms { mode: GuardMode::On, max_ttl: TICK * u32::from(max), db: 0, quorum: None }
 }
 
 fn id(n: u8) -> String {
@@ -122,22 +143,22 @@ impl Server {
         }
     }
 
-    fn record(&self, terms: &Terms) -> Option<ServerRecord> {
+    fn record(&self) -> Option<ServerRecord> {
         self.data.record.map(|it| ServerRecord {
             run_id: id(it.run),
             replid: id(it.replid),
             ready: NOW + TICK * u32::from(it.wait),
-            settings: terms.to_string(),
+            settings: terms(it.max).to_string(),
             next: None,
             acked: it.acked.map(ago),
             is_open: it.is_open,
         })
     }
 
-    fn write(&mut self, wait: u8, acked: Option<Duration>) {
+    fn write(&mut self, (wait, max): (u8, u8), acked: Option<Duration>) {
         let acked = acked.map(|at| ticks(NOW - at));
         self.data.record =
-            Some(Entry { run: self.run, replid: self.replid, wait, is_open: wait == 0, acked });
+            Some(Entry { run: self.run, replid: self.replid, wait, is_open: wait == 0, max, acked });
     }
 
     fn tick(&mut self) {
@@ -167,8 +188,7 @@ impl World {
 
     /// A client that asks a Sentinel knows what became of the old master; others do not.
     fn check(&self, rules: &Rules, who: usize, is_beside: bool, asks_sentinel: bool) -> Option<Self> {
-        let max_ttl = TICK * u32::from(TICKS);
-        let terms = Terms { mode: GuardMode::On, max_ttl, db: 0, quorum: None };
+        let terms = terms(rules.max[who]);
         let mut next = self.clone();
         let client = &mut next.clients[who];
         let server = if is_beside { self.beside.clone()? } else { self.main.clone() };
@@ -185,10 +205,12 @@ impl World {
             moved = Some(TICK * u32::from(since));
         }
         let facts = server.facts(predecessor, moved);
-        match (rules.decide)(&terms, &facts, server.record(&terms).as_ref()) {
+        let record = server.record();
+        let served = terms.served(record.as_ref()).map_or(rules.max[who], |served| ticks(served.max_ttl));
+        match (rules.decide)(&terms, &facts, record.as_ref()) {
             Decision::Write { wait, acked, .. } => {
                 let wait = ticks(wait);
-                next.server(is_beside)?.write(wait, acked);
+                next.server(is_beside)?.write((wait, served), acked);
                 if wait > 0 {
                     return Some(next);
                 }
@@ -198,7 +220,7 @@ impl World {
             Decision::Refuse(_) => return None,
         }
         let client = &mut next.clients[who];
-        client.gate = Some((server.run, server.replid));
+        client.gate = Some((server.run, server.replid, served));
         (client.seen, client.moved) = (server.run, None);
         Some(next)
     }
@@ -206,9 +228,12 @@ impl World {
     /// Granted if the gate is open for the connection; `Err` if another client believes.
     fn claim(&self, rules: &Rules, who: usize, is_beside: bool) -> Option<Result<Self, ()>> {
         let client = &self.clients[who];
-        let (run, replid) = client.gate?;
+        let (run, replid, max) = client.gate?;
         let server = if is_beside { self.beside.as_ref()? } else { &self.main };
-        let is_open = server.data.record.is_some_and(|it| it.is_open && (it.run, it.replid) == (run, replid));
+        let is_open = server
+            .data
+            .record
+            .is_some_and(|it| it.is_open && (it.run, it.replid, it.max) == (run, replid, max));
         // A connection leads to one process.
         let is_open = is_open && server.run == run;
         let is_busy = server.data.lock.is_some() || client.believes > 0 || client.claims == 0;
@@ -219,8 +244,9 @@ impl World {
             return Some(Err(()));
         }
         let mut next = self.clone();
-        next.server(is_beside)?.data.lock = Some((u8::try_from(who).unwrap(), TICKS));
-        next.clients[who].believes = TICKS;
+        let lasts = if rules.takes_its_own { rules.max[who] } else { max };
+        next.server(is_beside)?.data.lock = Some((u8::try_from(who).unwrap(), lasts));
+        next.clients[who].believes = lasts;
         next.clients[who].claims -= 1;
         Some(Ok(next))
     }
@@ -302,7 +328,7 @@ impl World {
         if self.clients.iter().all(|client| client.seen == self.main.run) {
             fault(&|w| {
                 w.is_led_elsewhere(Data::default());
-                w.main.write(0, None);
+                w.main.write((0, TICKS), None);
             });
         }
         out
@@ -338,7 +364,7 @@ impl World {
 /// How many worlds there are, or that L1 breaks in one.
 fn explore(rules: &Rules) -> Result<usize, ()> {
     let client = Client { claims: 1, ..Client::default() };
-    let record = Some(Entry { run: 1, replid: 2, wait: 0, is_open: true, acked: Some(0) });
+    let record = Some(Entry { run: 1, replid: 2, wait: 0, is_open: true, max: TICKS, acked: Some(0) });
     let main = Server {
         run: 1,
         replid: 2,
@@ -372,8 +398,20 @@ fn explore(rules: &Rules) -> Result<usize, ()> {
 /// L1 in every history of two faults.
 #[test]
 fn no_history_of_two_faults_lets_two_in() {
-    let worlds = explore(&Rules { decide, looks: true, faults: 2 }).expect("L1 broke");
+    let worlds = explore(&Rules::of(decide, true)).expect("L1 broke");
     assert!(worlds > 50_000, "only {worlds} worlds were looked at");
+}
+
+/// L1, A3: in a rollout, in every history of one fault, a flush among them. A client with a larger `max_ttl` that takes leases of
+/// its own length lets two in.
+#[test]
+fn no_history_of_one_fault_lets_two_in_while_a_larger_max_ttl_is_rolled_out() {
+    for max in [[TICKS, LARGER], [LARGER, TICKS]] {
+        let rollout = |takes_its_own| Rules { faults: 1, max, takes_its_own, ..Rules::of(decide, true) };
+        let worlds = explore(&rollout(false)).expect("L1 broke");
+        assert!(worlds > 2_000, "only {worlds} worlds were looked at");
+        assert!(explore(&rollout(true)).is_err(), "the model did not notice");
+    }
 }
 
 // The rules of the guard taken wrongly: each lets two in somewhere in the small world.
@@ -441,9 +479,6 @@ fn every_shortcut_taken_wrongly_lets_two_in() {
         ("another server at the same address is taken for the same", nobody_moved, true),
     ];
     for (what, decide, looks) in wrong {
-        assert!(
-            explore(&Rules { decide, looks, faults: 2 }).is_err(),
-            "{what}, and the model did not notice"
-        );
+        assert!(explore(&Rules::of(decide, looks)).is_err(), "{what}, and the model did not notice");
     }
 }

@@ -335,7 +335,12 @@ async fn judge_by(
     for _ in 0..ROUNDS {
         let backlog_ttl = backlog_ttl(wire).await;
         let reading = read(shared, wire, place, &terms, backlog_ttl).await?;
-        let gate = gate_of(&reading.facts, &terms);
+        let served = terms.served(reading.record.as_ref()).unwrap_or(terms);
+        let before = locked(&shared.served).replace(served);
+        if served != terms && before != Some(served) {
+            tracing::info!(%place, %served, %terms, "a Redis server is used with a smaller max_ttl: it bounds the leases of this client");
+        }
+        let gate = gate_of(&reading.facts, &served);
         let decision = rule(&terms, &reading.facts, reading.record.as_ref());
         let refused_for = renewals_wait(&terms, &reading.facts, reading.record.as_ref(), &decision);
         let unfit = |why, from: Moment, wait| Fitness::Unfit {
@@ -397,7 +402,8 @@ fn refused(place: &str, refusal: &ClientRefusal) -> BackendError {
         ClientRefusal::Mismatch { theirs, ours } => (
             ErrorKind::Invalid,
             format!(
-                "this Redis server is used with {theirs}, and this client has {ours}; make them equal everywhere, or have the server adopt these with `tenure doctor --adopt`"
+                "this Redis server is used with {theirs}, and this client has {ours}, of which a larger max_ttl alone would be \
+                 served; make them equal everywhere, or have the server adopt these with `tenure doctor --adopt`"
             ),
         ),
     };

@@ -7,7 +7,7 @@ use std::{
 
 use tenure_core::{Host, Moment, locked};
 
-use crate::{config::Config, keys::Counting, script::Scripts, sentinel::Newest};
+use crate::{config::Config, guard::Terms, keys::Counting, script::Scripts, sentinel::Newest};
 
 /// What all handles of one process share.
 pub(crate) struct RedisShared {
@@ -16,11 +16,18 @@ pub(crate) struct RedisShared {
     pub(crate) scripts: Scripts,
     pub(crate) history: Mutex<ServerHistory>,
     pub(crate) watermark: TokenWatermark,
+    /// The terms under which the server serves this client, once it was checked: those of its record, if they allow less.
+    pub(crate) served: Mutex<Option<Terms>>,
     /// The newest master that a Sentinel named.
     pub(crate) newest: Mutex<Newest>,
 }
 
 impl RedisShared {
+    /// The terms under which this client is served, as far as it knows.
+    pub(crate) fn terms(&self) -> Terms {
+        locked(&self.served).unwrap_or_else(|| Terms::of(&self.config))
+    }
+
     /// How far the server has counted for us. Where each lock has its own counter, nothing is known of all.
     pub(crate) fn known_through(&self, gate: &str) -> u64 {
         if self.config.counting() == Counting::One { self.watermark.through(gate) } else { 0 }

@@ -160,8 +160,14 @@ async fn a_closed_gate_is_noted_with_the_time_left() {
 async fn other_settings_are_a_problem_with_the_way_out() {
     let (server, _locks) = healthy("?max_ttl=1s").await;
     let seen = look(&server, "?max_ttl=1m30s").await;
-    let what = "others use this server with guard=on max_ttl=1s, and this URL has guard=on max_ttl=1m 30s";
-    seen.has_grave(1).has(Problem, what, "?guard=on&max_ttl=1s").has(Note, "were not tried", "mended");
+    let what =
+        "others use this server with guard=on max_ttl=1s, and this URL has guard=on max_ttl=1m 30s: no lease";
+    seen.has_grave(0).has(Note, what, "tenure doctor --adopt --raise");
+    let server = RedisServer::start();
+    let _locks = granting(&server.url("?max_ttl=2s")).await;
+    let seen = look(&server, "?max_ttl=1s").await;
+    let what = "others use this server with guard=on max_ttl=2s, and this URL has guard=on max_ttl=1s";
+    seen.has_grave(1).has(Problem, what, "?guard=on&max_ttl=2s").has(Note, "were not tried", "mended");
     seen.has(Problem, what, "tenure doctor --adopt");
 }
 

@@ -161,8 +161,7 @@ async fn clients_that_count_other_majorities_are_refused_and_both_are_named() {
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Invalid, Outcome::NotApplied));
     assert!(names_both(error.to_string()), "{error}");
     assert!(names_both(five.identity().await.unwrap_err().to_string()), "also when it is asked who it is");
-    let longer = node(&server.url("?max_ttl=2s"), 3).identity().await.unwrap_err().to_string();
-    assert!(longer.contains("quorum=3 guard=on max_ttl=2s"), "{longer}");
+    node(&server.url("?max_ttl=2s"), 3).identity().await.expect("a larger max_ttl is served");
 
     let adoption = five.adopt().await.unwrap();
     assert!(adoption.wait > Duration::from_millis(500), "{adoption:?}");

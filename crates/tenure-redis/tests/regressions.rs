@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Audience, ErrorKind, Outcome, Renewal, WaitMode};
+use tenure_core::{Audience, ClaimAnswer, ErrorKind, Grant, Outcome, Renewal, WaitMode};
 use tenure_redis::{LINGER, LOOK};
 use tenure_testkit::{
     clock::Clock,
@@ -225,6 +225,45 @@ async fn callers_with_little_patience_cost_no_connection() {
     let proxy = Proxy::to(server.port(), 1);
     let backend = redis(&format!("redis://127.0.0.1:{}/?guard=off", proxy.port()));
     assert_eq!(connections_that_impatience_costs(&backend, &proxy).await, 0);
+}
+
+/// L1: while a larger `max_ttl` is rolled out the first new process was refused, and after the record was raised all old ones.
+#[tokio::test]
+async fn clients_with_a_larger_max_ttl_join_and_take_no_lease_longer_than_the_others_expect() {
+    let server = RedisServer::start();
+    let (old, new) = (redis(&server.url("?max_ttl=1s")), redis(&server.url("?max_ttl=3s")));
+    let ttl = Duration::from_secs(1);
+    let holder = Player::new(old.clone(), "old").lasting(ttl);
+    let grant = until_granted(&holder).await;
+    let (joined, greedy) =
+        (Player::new(new.clone(), "new").lasting(ttl), Player::new(new.clone(), "other").lasting(2 * ttl));
+    let theirs = joined.enter().await;
+    assert_eq!(new.promises().max_ttl, ttl);
+    let refused = greedy.backend.claim(&greedy.claim).await.unwrap_err();
+    assert!(refused.kind() == ErrorKind::Invalid && refused.to_string().contains("--adopt"), "{refused}");
+    assert_eq!(joined.renew(&theirs).await, Renewal::Renewed);
+    assert_eq!(holder.renew(&grant).await, Renewal::Renewed);
+    // The record is lost: whoever writes it anew, nothing is granted before the longest lease has ended.
+    server.command(&["FLUSHALL"]);
+    let late = Player::new(redis(&server.url("?max_ttl=3s")), "new").lasting(ttl);
+    let refused = late.backend.claim(&late.claim).await.unwrap_err();
+    assert!(refused.retry_hint().is_some_and(|left| left > 2 * ttl), "{refused}");
+    let smaller = Player::new(redis(&server.url("?max_ttl=1s")), "old").lasting(ttl);
+    let refused = smaller.backend.claim(&smaller.claim).await.unwrap_err();
+    assert!(refused.kind() == ErrorKind::Invalid && refused.to_string().contains("max_ttl=3s"), "{refused}");
+}
+
+async fn until_granted(player: &Player) -> Grant {
+    loop {
+        match player.backend.claim(&player.claim).await {
+            Ok(ClaimAnswer::Granted(grant)) => return grant,
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => {
+                let left = error.retry_hint().unwrap_or_else(|| panic!("{error}"));
+                tokio::time::sleep(left).await;
+            }
+        }
+    }
 }
 
 /// A record that a newer version has written is refused in one line.
