@@ -8,7 +8,7 @@ use tenure::{
     Locker,
     backend::{Host, Promises, Timing, TokioHost},
     command::shown,
-    view::{Adoption, Finding, Severity},
+    view::{Adopt, Adoption, Finding, Severity},
 };
 
 use crate::{
@@ -22,8 +22,12 @@ use crate::{
 pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     let locks = store::look(global).await?;
     if args.adopt {
-        raised_on_purpose(global, args, &locks).await?;
-        adopt(global, args, &locks).await?;
+        let configured = locks.promises().max_ttl;
+        let adopted = adopt(global, args, &locks).await;
+        if adopted.is_err() && locks.promises().max_ttl < configured && !global.quiet {
+            exit::warn(&clients_seen(global, &locks).await?);
+        }
+        adopted?;
     }
     let mut findings =
         Question::new(global, "looking at the store").answered(unhandled(), locks.diagnose()).await?;
@@ -61,14 +65,8 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     Ok(code)
 }
 
-/// A record with a larger `max_ttl` refuses all clients with the smaller one, and is safe only once none can live.
-async fn raised_on_purpose(global: &Global, args: &Doctor, locks: &Locker) -> Result<(), Stop> {
-    let configured = locks.promises().max_ttl;
-    view::learn_terms(locks).await;
-    let served = locks.promises().max_ttl;
-    if args.raise || served >= configured {
-        return Ok(());
-    }
+/// What an operator who wants to raise `max_ttl` has to know: whether a client with the smaller one may be left.
+async fn clients_seen(global: &Global, locks: &Locker) -> Result<String, Stop> {
     let question = Question::new(global, "looking for clients").lasting(WALK);
     let views = question.answered(unhandled(), locks.list("")).await?;
     let labels = views.iter().flat_map(|view| {
@@ -77,23 +75,17 @@ async fn raised_on_purpose(global: &Global, args: &Doctor, locks: &Locker) -> Re
     });
     let seen: BTreeSet<String> = labels.collect();
     let shown: Vec<String> = seen.iter().take(5).cloned().collect();
-    let more = if seen.len() > shown.len() {
-        format!(" and {} more", seen.len() - shown.len())
-    } else {
-        String::new()
-    };
-    let who = if shown.is_empty() { "none".to_owned() } else { shown.join(", ") + &more };
-    Err(Stop::usage(format!(
-        "the record has a max_ttl of {}, this URL one of {}: clients with either are served until the record is raised, and those with \
-         the smaller one are refused from then on; once all run with the larger one, repeat this with --raise; holders and waiters seen: {who}",
-        text::seconds(served),
-        text::seconds(configured),
-    )))
+    Ok(match seen.len() - shown.len() {
+        _ if seen.is_empty() => "no holder and no waiter was seen".to_owned(),
+        0 => format!("holders and waiters seen: {}", shown.join(", ")),
+        more => format!("holders and waiters seen: {} and {more} more", shown.join(", ")),
+    })
 }
 
 /// Replaces the settings recorded in the store by those of this client. If a signal ends it, the next call
 /// continues.
 async fn adopt(global: &Global, args: &Doctor, locks: &Locker) -> Result<(), Stop> {
+    let how = if args.raise { Adopt::LargerMaxTtl } else { Adopt::Settings };
     let say = |what: &str| match (global.quiet, args.json) {
         (true, _) => {}
         // The standard output is for the findings.
@@ -103,7 +95,7 @@ async fn adopt(global: &Global, args: &Doctor, locks: &Locker) -> Result<(), Sto
         _ => drop(view::print(what)),
     };
     let question = || Question::new(global, "looking at the record of settings");
-    until_adopted(global.quiet, say, || question().answered(unhandled(), locks.adopt())).await
+    until_adopted(global.quiet, say, || question().answered(unhandled(), locks.adopt(how))).await
 }
 
 /// Repeats the call until all is done, but for no longer than three times the wait that the store announced first.

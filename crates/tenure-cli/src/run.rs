@@ -22,7 +22,7 @@ use crate::{
     signals::Signals,
     store,
     supervisor::Supervisor,
-    text, view,
+    text,
     waiting::{BRIEF_PATIENCE, Budget, LEAVE_PATIENCE, LONG, LockWait, Question, pause},
     watcher::Deadline,
 };
@@ -104,7 +104,7 @@ impl<'a> Started<'a> {
     pub(crate) async fn new(global: &'a Global, task: &'a Task, wanted: LockNames) -> Result<Self, Stop> {
         Scope::check(global.quiet)?;
         let locks = store::connect(global).await?;
-        view::learn_terms(&locks).await;
+        learn_max_ttl(&locks).await;
         let (ttl, stopping) = task.durations(&locks.promises())?;
         let (every, waited, signals) = (None, Duration::ZERO, Signals::listen_for_command()?);
         Ok(Self { global, task, locks, wanted, every, stopping, ttl, waited, signals })
@@ -828,3 +828,11 @@ impl Stopping {
 /// The longest time between two checks of the command and between two messages to the watcher process; a twentieth
 /// of a short ttl.
 const LOOK: Duration = Duration::from_millis(50);
+/// Has a store say which `max_ttl` its clients agreed on, where there is such a setting: the default ttl must not be longer. A
+/// store that does not answer says that where it is asked for more.
+async fn learn_max_ttl(locks: &Locker) {
+    if locks.promises().max_ttl_parameter.is_some() {
+        let _ = tokio::time::timeout(Duration::from_secs(1), locks.inspect("tenure-terms")).await;
+    }
+}
+

@@ -106,17 +106,6 @@ pub(crate) fn lines(mut table: Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// Has a store say which `max_ttl` its clients agreed on, where there is such a setting: [`Locker::promises`] knows it then. A store
-/// that does not answer says that where it is asked for more.
-pub(crate) async fn learn_terms(locks: &Locker) {
-    if locks.promises().max_ttl_parameter.is_some() {
-        let _ = tokio::time::timeout(TERMS, locks.inspect("tenure-terms")).await;
-    }
-}
-
-/// How long a store may take to say that.
-const TERMS: Duration = Duration::from_secs(1);
-
 pub(crate) async fn show(global: &Global, args: &Show) -> Result<u8, Stop> {
     let locks = store::look(global).await?;
     let question = Question::new(global, "looking at the lock").about(&args.name);

@@ -20,7 +20,7 @@ use crate::{
     owner::{OwnerId, ProcessId},
     promises::{Memos, Promises},
     token::FencingToken,
-    view::{Adoption, Finding, HolderView, LockView},
+    view::{Adopt, Adoption, Finding, HolderView, LockView},
 };
 
 /// A shared handle of a store, which can be cloned.
@@ -161,9 +161,10 @@ pub trait Backend: Send + Sync + 'static {
     ///    the new ones. It does not wait for that, but returns how long it takes.
     /// 2. A repeated call with the same settings continues and does not begin anew; `wait` is zero when all is
     ///    done.
-    /// 3. A store without such a record refuses as [`Unsupported`](ErrorKind::Unsupported).
+    /// 3. A larger `max_ttl` is refused as [`Invalid`](ErrorKind::Invalid) unless [`Adopt::LargerMaxTtl`] is asked for.
+    /// 4. A store without such a record refuses as [`Unsupported`](ErrorKind::Unsupported).
     // L1.
-    async fn adopt(&self) -> Result<Adoption, BackendError> {
+    async fn adopt(&self, _adopt: Adopt) -> Result<Adoption, BackendError> {
         let message = "this store keeps no record of settings";
         Err(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message)
             .with("backend", self.promises().backend))

@@ -41,7 +41,7 @@ pub use shown::{Shown, shown};
 pub use suspend::{Unstopped, suspend};
 pub use timing::{Timing, TimingError};
 pub use token::FencingToken;
-pub use view::{Adoption, Finding, HolderView, LockView, MemoView, Severity, WaiterView};
+pub use view::{Adopt, Adoption, Finding, HolderView, LockView, MemoView, Severity, WaiterView};
 
 /// Locks it, even if a thread panicked while it held it.
 ///

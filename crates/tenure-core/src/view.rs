@@ -187,6 +187,17 @@ impl Finding {
     }
 }
 
+/// The settings that a request to adopt those of this client may change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Adopt {
+    /// All but a larger `max_ttl`.
+    #[default]
+    Settings,
+    /// A larger `max_ttl` as well. The operator knows that no client with the smaller one runs or will be started:
+    /// it would wait too short after a loss of data.
+    LargerMaxTtl,
+}
+
 /// The answer to a request to replace the settings recorded in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use tenure_client::Contended;
 use tenure_core::{
-    Absent, Adoption, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer,
+    Absent, Adopt, Adoption, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer,
     EndOfGrant, ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label, LockName, LockView, Memo,
     Memos, Minting, Mode, Moment, Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Raised,
     Released, Renewal, Restart, Sharing, WaitMode, WakeStream, WakeSupport, locked,
@@ -25,7 +25,7 @@ use crate::{
     connection::{self, LockNode},
     error,
     guard::Terms,
-    health::{CLOSED, FitFor, Fitness, TRIES},
+    health::{FitFor, Fitness, Gate, TRIES},
     keys::{self, Counting, Keys},
     scan::STEP,
     script::{ClaimReply, Reply, Script, Scripts, number},
@@ -58,9 +58,9 @@ struct ForeignHold {
 /// A server that was fit a moment ago, at `now`.
 struct FitServer {
     session: Arc<RedisSession>,
-    /// The field of the record (`tenure:one`) in which this server counts tokens since it was found fit. A script that does not find
-    /// it grants nothing: the server restarted, failed over or was judged anew since.
-    gate: Arc<str>,
+    /// Its field of the record (`tenure:one`) is the one in which this server counts tokens since it was found fit. A script that does
+    /// not find it grants nothing: the server restarted, failed over or was judged anew since.
+    gate: Gate,
     now: Moment,
 }
 
@@ -82,7 +82,7 @@ impl Backend for Redis {
         promises.chosen_owner = true;
         promises.wake = WakeSupport::Pushed;
         promises.memo = Memos::Kept;
-        promises.max_ttl = self.sessions.shared.terms().max_ttl;
+        promises.max_ttl = self.sessions.shared.max_ttl();
         promises.max_ttl_parameter = (!is_cluster).then_some("max_ttl");
         promises.ttl_grain = Duration::from_millis(1);
         promises
@@ -95,20 +95,28 @@ impl Backend for Redis {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
-        self.allow(claim.ttl)?;
         let listens = claim.wait != WaitMode::No;
         self.while_fit(listens, |server| self.claim_from(server, claim)).await
     }
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
-        let longest = grants.iter().map(|grant| grant.ttl).max().unwrap_or_default();
-        let session = match self.renewing(longest).await {
-            Ok(session) => session,
+        let (session, gate) = match self.renewing().await {
+            Ok(renewing) => renewing,
             Err(error) => return grants.iter().map(|_| Err(error.clone())).collect(),
         };
+        if grants.iter().any(|grant| grant.ttl > gate.max_ttl) {
+            // Others have adopted a smaller `max_ttl`: what was granted for longer must end.
+            let allowed: Vec<Grant> = grants.iter().filter(|grant| grant.ttl <= gate.max_ttl).cloned().collect();
+            let mut renewed = Box::pin(self.renew(&allowed)).await.into_iter();
+            let answer = |grant: &Grant| match self.allow(grant.ttl, &gate) {
+                Ok(()) => renewed.next(),
+                Err(error) => Some(Err(error)),
+            };
+            return grants.iter().filter_map(answer).collect();
+        }
         // In a Cluster every lock has its own slot.
         let batch = if self.is_cluster() { 1 } else { BATCH };
-        let batches = grants.chunks(batch).map(|batch| self.renew_batch(&session, batch));
+        let batches = grants.chunks(batch).map(|batch| self.renew_batch(&session, &gate, batch));
         join_all(batches).await.into_iter().flatten().collect()
     }
 
@@ -211,8 +219,8 @@ impl Backend for Redis {
         self.examine().await
     }
 
-    async fn adopt(&self) -> Result<Adoption, BackendError> {
-        self.sessions.adopt().await
+    async fn adopt(&self, adopt: Adopt) -> Result<Adoption, BackendError> {
+        self.sessions.adopt(adopt).await
     }
 }
 
@@ -242,7 +250,7 @@ impl QuorumNode for Redis {
         let script = &self.scripts().raise;
         self.while_fit(false, async |FitServer { session, gate, .. }| {
             let mut call = script.call(&[&keys.lock, &keys.counter(), self.config().record()]);
-            call.arg(&*gate).arg(&owner.hex()[..]).arg(to.get());
+            call.arg(&*gate.field).arg(&owner.hex()[..]).arg(to.get());
             match number(&session.ask(script, &call).await?) {
                 Some(1) => Ok(Some(Raised::Raised)),
                 Some(0) => Ok(Some(Raised::Gone)),
@@ -267,7 +275,6 @@ impl Redis {
             scripts,
             history: Mutex::default(),
             watermark: TokenWatermark::default(),
-            served: Mutex::default(),
             newest: Mutex::default(),
         }))
     }
@@ -331,6 +338,7 @@ impl Redis {
         claim: &Claim,
     ) -> Result<Option<ClaimAnswer>, BackendError> {
         claim.asker.must_be_there()?;
+        self.allow(claim.ttl, &gate)?;
         let mut reply = ClaimReply::NotPlain;
         if claim.mode == Mode::Exclusive && !self.contended.is_contended(&claim.name) {
             reply = self.claim_plainly(&session, &gate, claim, now).await?;
@@ -344,7 +352,7 @@ impl Redis {
         match reply {
             ClaimReply::Granted { first, block } => {
                 if self.config().counting() == Counting::One {
-                    self.sessions.shared.watermark.learn(&gate, first.get() + u64::from(block) - 1);
+                    self.sessions.shared.watermark.learn(&gate.field, first.get() + u64::from(block) - 1);
                 }
                 let (name, owner, ttl) = (claim.name.clone(), claim.owner, claim.ttl);
                 Ok(Some(ClaimAnswer::Granted(Grant { name, owner, token: first, block, ttl })))
@@ -401,7 +409,7 @@ impl Redis {
     async fn claim_plainly(
         &self,
         session: &RedisSession,
-        gate: &Arc<str>,
+        gate: &Gate,
         claim: &Claim,
         since: Moment,
     ) -> Result<ClaimReply, BackendError> {
@@ -412,7 +420,7 @@ impl Redis {
         let request = ClaimRequest {
             asker: claim.asker.clone(),
             keys: self.keys(&claim.name)?,
-            gate: gate.clone(),
+            gate: gate.field.clone(),
             owner: claim.owner.hex(),
             tail,
             ttl_ms: millis(claim.ttl),
@@ -425,7 +433,7 @@ impl Redis {
     async fn claim_in_full(
         &self,
         session: &RedisSession,
-        gate: &str,
+        gate: &Gate,
         claim: &Claim,
     ) -> Result<ClaimReply, BackendError> {
         let (script, keys) = (&self.scripts().claim, self.keys(&claim.name)?);
@@ -438,16 +446,16 @@ impl Redis {
         });
         let (label, since) = (self.label(&claim.label), self.sessions.host().now().wall.as_millis());
         call.arg(claim.block.max(1)).arg(since.to_string()).arg(&*label);
-        call.arg(self.sessions.shared.known_through(gate));
+        call.arg(self.sessions.shared.known_through(&gate.field));
         let answer = session.ask(script, &call).await?;
         ClaimReply::of_full(answer).ok_or_else(|| error::unreadable(&session.place, "a claim"))
     }
 
     /// A call of a script that looks at everything: its keys, the gate and the bounds of the queue.
-    fn full_call(&self, script: &Script, keys: &Keys, gate: &str) -> Cmd {
+    fn full_call(&self, script: &Script, keys: &Keys, gate: &Gate) -> Cmd {
         let all = keys.all();
         let mut call = script.call(&all.iter().map(String::as_str).collect::<Vec<_>>());
-        call.arg(gate).arg(&self.bounds);
+        call.arg(&*gate.field).arg(&self.bounds);
         call
     }
 
@@ -464,16 +472,17 @@ impl Redis {
     }
 
     /// # Errors
-    /// `Invalid` for a lease that is longer than the guard waits for (H4.5).
-    fn allow(&self, ttl: Duration) -> Result<(), BackendError> {
-        let max = self.sessions.shared.terms().max_ttl;
+    /// `Invalid` for a lease that is longer than the guard of all clients waits for (H4.5). Only a script that is sent
+    /// with this gate may grant it: the gate is named after the `max_ttl`.
+    fn allow(&self, ttl: Duration, gate: &Gate) -> Result<(), BackendError> {
+        let max = gate.max_ttl;
         if ttl <= max {
             return Ok(());
         }
         let message = match max < self.config().max_ttl() {
             true => format!(
                 "the record of this Redis server allows a ttl of {max:?} at most; once no client with that max_ttl runs, raise it \
-                 with `tenure doctor --adopt`"
+                 with `tenure doctor --adopt --raise`"
             ),
             false => format!("redis takes a ttl of {max:?} at most; raise it with ?max_ttl=, everywhere"),
         };
@@ -483,29 +492,29 @@ impl Redis {
     /// A server was put back to an earlier state under the same run and history, as a snapshot that is
     /// resumed: what shows it is its counter, which is behind what it granted to us. Closes the gate until
     /// every lease that the server may have forgotten has expired (L1); its check finds it closed.
-    async fn close(&self, session: &RedisSession, gate: &str) -> Result<(), BackendError> {
-        let script = &self.scripts().rewound;
+    async fn close(&self, session: &RedisSession, gate: &Gate) -> Result<(), BackendError> {
+        let (script, field) = (&self.scripts().rewound, &*gate.field);
         let mut call = script.call(&[self.config().record()]);
-        call.arg(gate).arg(self.sessions.shared.known_through(gate)).arg(millis(self.config().max_ttl()));
+        call.arg(field).arg(self.sessions.shared.known_through(field)).arg(millis(self.config().max_ttl()));
         session.ask(script, &call).await?;
         tracing::warn!(place = %session.place, "a Redis server was put back to an earlier state");
         Ok(())
     }
 
-    /// The connection, if leases so long may be renewed over it.
-    async fn renewing(&self, longest: Duration) -> Result<Arc<RedisSession>, BackendError> {
-        self.allow(longest)?;
+    /// The connection, if leases may be renewed over it, and how long they may be.
+    async fn renewing(&self) -> Result<(Arc<RedisSession>, Gate), BackendError> {
         let session = self.sessions.session().await?;
-        session.health.ensure_fit(FitFor::Renewal, self.sessions.host().now()).await?;
-        Ok(session)
+        let gate = session.health.ensure_fit(FitFor::Renewal, self.sessions.host().now()).await?;
+        Ok((session, gate))
     }
 
     async fn renew_batch(
         &self,
         session: &RedisSession,
+        gate: &Gate,
         grants: &[Grant],
     ) -> Vec<Result<Renewal, BackendError>> {
-        let plain = match self.renew_plain(session, grants).await {
+        let plain = match self.renew_plain(session, gate, grants).await {
             Ok(plain) => plain,
             Err(error) => return grants.iter().map(|_| Err(error.clone())).collect(),
         };
@@ -517,7 +526,12 @@ impl Redis {
     }
 
     /// Renews up to a batch of exclusive leases; `false` for those that need a closer look.
-    async fn renew_plain(&self, session: &RedisSession, grants: &[Grant]) -> Result<Vec<bool>, BackendError> {
+    async fn renew_plain(
+        &self,
+        session: &RedisSession,
+        gate: &Gate,
+        grants: &[Grant],
+    ) -> Result<Vec<bool>, BackendError> {
         let locks: Result<Vec<String>, _> =
             grants.iter().map(|g| self.keys(&g.name).map(|keys| keys.lock)).collect();
         let locks = locks?;
@@ -525,12 +539,14 @@ impl Redis {
         // In a Cluster there is no record; its own counter lies in the slot of the lock.
         let (record, settings) = match (self.is_cluster(), grants) {
             (true, [grant, ..]) => (self.keys(&grant.name)?.counter().into_owned(), String::new()),
-            _ => (self.config().record().to_owned(), self.sessions.shared.terms().to_string()),
+            _ => {
+                let terms = Terms { max_ttl: gate.max_ttl, ..Terms::of(self.config()) };
+                (self.config().record().to_owned(), terms.to_string())
+            }
         };
         let keys: Vec<&str> = std::iter::once(&record).chain(&locks).map(String::as_str).collect();
         let mut call = script.call(&keys);
-        let gate = session.health.gate();
-        call.arg(settings).arg(&*gate).arg(self.sessions.shared.known_through(&gate));
+        call.arg(settings).arg(&*gate.field).arg(self.sessions.shared.known_through(&gate.field));
         for grant in grants {
             call.arg(&grant.owner.hex()[..]).arg(millis(grant.ttl));
         }
@@ -546,8 +562,8 @@ impl Redis {
             }
             Value::Int(-2) => {
                 // What is still there is renewed: it was granted, and no lease is forgotten by keeping it.
-                self.close(session, &gate).await?;
-                Box::pin(self.renew_plain(session, grants)).await
+                self.close(session, gate).await?;
+                Box::pin(self.renew_plain(session, gate, grants)).await
             }
             _ => Err(error::unreadable(&session.place, "a renewal")),
         }
@@ -574,19 +590,19 @@ impl Redis {
         owner: OwnerId,
     ) -> Result<Released, BackendError> {
         let script = &self.scripts().leave;
-        let call = |gate: &str| {
+        let call = |gate: &Gate| {
             let mut call = self.full_call(script, keys, gate);
             call.arg(&owner.hex()[..]);
             call
         };
         let gate = self.gate_for_hand_off(session).await;
         let answer = number(&session.ask(script, &call(&gate)).await?);
-        if answer == Some(3) && *gate != *CLOSED {
+        if answer == Some(3) && !gate.is_closed() {
             // It has left. Asked again, it hands on what is free, if the server is fit with another gate by
             // now.
             session.health.refute(&gate);
             let gate = self.gate_for_hand_off(session).await;
-            if *gate != *CLOSED {
+            if !gate.is_closed() {
                 // OK to ignore: the lock is released, and each waiter enters by its own timer.
                 let _ = session.ask(script, &call(&gate)).await;
             }
@@ -601,11 +617,11 @@ impl Redis {
 
     /// The gate, of a server that is checked again if it may have become fit: a handle that only renews and
     /// releases would never learn it otherwise, and would hand nothing on.
-    async fn gate_for_hand_off(&self, session: &RedisSession) -> Arc<str> {
+    async fn gate_for_hand_off(&self, session: &RedisSession) -> Gate {
         let gate = session.health.ensure_fit(FitFor::HandOff, self.sessions.host().now()).await;
         gate.unwrap_or_else(|error| {
             tracing::debug!(%error, "nothing is handed on");
-            Arc::from(CLOSED)
+            Gate::closed()
         })
     }
 
@@ -618,7 +634,7 @@ impl Redis {
         let keys = self.keys(name)?;
         let all: Vec<String> = keys.all().into_iter().chain([keys.side("memo")]).collect();
         let mut call = self.scripts().inspect.call(&all.iter().map(String::as_str).collect::<Vec<_>>());
-        call.arg(&*session.health.gate());
+        call.arg(&*session.health.gate().field);
         let answer = session.ask(&self.scripts().inspect, &call).await?;
         let view = Reply::new(answer).and_then(|reply| read_view(name, reply));
         view.ok_or_else(|| error::unreadable(&session.place, "an inspection"))

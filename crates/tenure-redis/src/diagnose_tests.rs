@@ -232,6 +232,8 @@ fn a_counter_may_be_ahead_by_the_wait_that_it_was_floored_with() {
         acked: None,
         predecessor: Predecessor::Unknown,
         moved: None,
+        served: None,
+        longest: None,
         now: seconds(1000),
     };
     let record = |is_open| ServerRecord {

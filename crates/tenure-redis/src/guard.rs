@@ -18,6 +18,8 @@
 
 use std::{fmt, time::Duration};
 
+use tenure_core::Adopt;
+
 use crate::config::{Config, GuardMode};
 
 /// Beyond `max_ttl`: for how long a promotion must be remembered.
@@ -75,6 +77,10 @@ pub struct ServerFacts {
     /// How long ago this client first saw this server process, if it found another one fit at the same
     /// address before.
     pub moved: Option<Duration>,
+    /// The `max_ttl` under which this client was last served at this address, if it was.
+    pub served: Option<Duration>,
+    /// The longest `max_ttl` that this client has seen in a record at this address.
+    pub longest: Option<Duration>,
     /// The server's wall clock, since the Unix epoch.
     pub now: Duration,
 }
@@ -181,6 +187,13 @@ pub enum ClientRefusal {
     /// It had replicas, and none has acknowledged for [`GRACE`]: another server may have been promoted in its
     /// place.
     Alone,
+    /// A larger `max_ttl` is to be adopted, and nobody says that no client has the smaller one.
+    Raise {
+        /// As text.
+        theirs: String,
+        /// As text.
+        ours: String,
+    },
     /// Others use other settings.
     Mismatch {
         /// As text.
@@ -195,17 +208,25 @@ impl Terms {
         Self { mode: config.guard, max_ttl: config.max_ttl(), db: config.db, quorum: config.quorum }
     }
 
-    /// The terms under which a client of these terms is served where others have `recorded`: those of the record, if they differ in a
-    /// shorter `max_ttl` only. It takes no lease that they do not expect (A3), and waits for its own `max_ttl`, which is longer than
-    /// any lease that they allow. The other way round a wait would be too short.
-    pub fn served_under(&self, recorded: &str) -> Option<Self> {
-        let served = Self { max_ttl: max_ttl_of(recorded).min(self.max_ttl), ..*self };
-        (served.to_string() == recorded).then_some(served)
+    /// The `max_ttl` that a record asks for, if all else in it is as in these terms.
+    pub fn max_ttl_in(&self, record: &ServerRecord) -> Option<Duration> {
+        let theirs = match self.mode {
+            GuardMode::On => max_ttl_of(record.asked_for()),
+            GuardMode::Off => self.max_ttl,
+        };
+        (Self { max_ttl: theirs, ..*self }.to_string() == record.asked_for()).then_some(theirs)
     }
 
-    /// The terms under which this client is served by a server with this record; `None` if it is refused.
-    pub(crate) fn served(&self, record: Option<&ServerRecord>) -> Option<Self> {
-        record.map_or(Some(*self), |record| self.served_under(record.asked_for()))
+    /// The terms under which this client is served; `None` if it is refused. With a larger `max_ttl` than the
+    /// record's it takes no lease that the others do not expect (A3), and waits for its own after a loss. With a
+    /// smaller one its waits would be too short. A server that has lost its record gets the terms of before: the
+    /// others still run with them.
+    pub fn served(&self, facts: &ServerFacts, record: Option<&ServerRecord>) -> Option<Self> {
+        let max_ttl = match record {
+            Some(record) => self.max_ttl_in(record).filter(|theirs| *theirs <= self.max_ttl)?,
+            None => facts.served.unwrap_or(self.max_ttl).min(self.max_ttl),
+        };
+        Some(Self { max_ttl, ..*self })
     }
 
     /// True if leases of these terms cannot be told from a promotion that was forgotten too early.
@@ -243,9 +264,10 @@ fn max_ttl_of(settings: &str) -> Duration {
     text.and_then(|text| humantime::parse_duration(text).ok()).unwrap_or(tenure_core::Timing::MAX_TTL)
 }
 
-/// The longest lease that there may be.
-fn longest_lease(terms: &Terms, record: Option<&ServerRecord>) -> Duration {
-    record.map_or(terms.max_ttl, |record| terms.max_ttl.max(max_ttl_of(&record.settings)))
+/// The longest lease that there may be, whatever was lost.
+fn longest_lease(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Duration {
+    let recorded = record.map_or(Duration::ZERO, |record| max_ttl_of(&record.settings));
+    terms.max_ttl.max(recorded).max(facts.longest.unwrap_or_default())
 }
 
 /// Whether a server may grant, from its facts and its record.
@@ -253,7 +275,7 @@ pub fn decide(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>)
     if !facts.is_master {
         return Decision::Refuse(ClientRefusal::NotMaster);
     }
-    let Some(served) = terms.served(record) else { return mismatch(terms, record) };
+    let Some(served) = terms.served(facts, record) else { return mismatch(terms, record) };
     let ours = served.to_string();
     if terms.mode == GuardMode::Off {
         let is_ours = record.is_some_and(|r| r.is_open && is_of_this_history(r, facts));
@@ -279,6 +301,11 @@ fn mismatch(terms: &Terms, record: Option<&ServerRecord>) -> Decision {
     Decision::Refuse(ClientRefusal::Mismatch { theirs, ours: terms.to_string() })
 }
 
+fn raise(terms: &Terms, record: Option<&ServerRecord>) -> Decision {
+    let theirs = record.map_or_else(String::new, |record| record.asked_for().to_owned());
+    Decision::Refuse(ClientRefusal::Raise { theirs, ours: terms.to_string() })
+}
+
 fn write(why: Why, wait: Duration, settings: String) -> Decision {
     Decision::Write { why, wait, settings, next: None, acked: None }
 }
@@ -296,12 +323,12 @@ fn in_full(terms: &Terms, facts: &ServerFacts, longest: Duration) -> Duration {
 }
 
 fn without_record(terms: &Terms, facts: &ServerFacts, ours: String) -> Decision {
-    write(Why::Missing, in_full(terms, facts, terms.max_ttl), ours)
+    write(Why::Missing, in_full(terms, facts, longest_lease(terms, facts, None)), ours)
 }
 
 fn with_record(terms: &Terms, facts: &ServerFacts, record: &ServerRecord, ours: String) -> Decision {
     // While settings are being adopted there may be leases of the old ones.
-    let longest = longest_lease(terms, Some(record));
+    let longest = longest_lease(terms, facts, Some(record));
     // After a step back of the clock no more is left than the longest wait there is.
     let left = record.ready.saturating_sub(facts.now).min(longest + LINGER);
     let (why, wait) = if is_of_this_history(record, facts) {
@@ -350,7 +377,7 @@ fn held_back(
     if opens && is_alone(facts.now, facts.acked, before) {
         return Decision::Refuse(ClientRefusal::Alone);
     }
-    let left = facts.moved.map_or(Duration::ZERO, |ago| terms.max_ttl.saturating_sub(ago));
+    let left = facts.moved.map_or(Duration::ZERO, |ago| longest_lease(terms, facts, None).saturating_sub(ago));
     if opens && !left.is_zero() {
         return Decision::Wait { why: Why::Moved, wait: left };
     }
@@ -387,7 +414,10 @@ pub fn renewals_wait(
     let (Decision::Wait { why, wait } | Decision::Write { why, wait, .. }) = decision else {
         return Duration::ZERO;
     };
-    let left = wait.saturating_sub(longest_lease(terms, record));
+    // A client with a smaller `max_ttl` than ours may have written the wait.
+    let lease =
+        record.map_or_else(|| longest_lease(terms, facts, None), |record| max_ttl_of(&record.settings));
+    let left = wait.saturating_sub(lease);
     match facts.predecessor {
         Predecessor::Demoted => Duration::ZERO,
         // What this client waits for alone says nothing of a fail-over.
@@ -398,26 +428,39 @@ pub fn renewals_wait(
 }
 
 /// What `doctor --adopt` does: closes the gate for as long as a lease of the old settings may last, and takes
-/// the replicas that are there for all there are.
-pub(crate) fn adopt(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
+/// the replicas that are there for all there are. A larger `max_ttl` is adopted only if somebody says that no
+/// client with the smaller one lives or will be started: its waits would be too short.
+pub(crate) fn adopt(
+    terms: &Terms,
+    facts: &ServerFacts,
+    record: Option<&ServerRecord>,
+    adopt: Adopt,
+) -> Decision {
     let is_alone = is_alone(facts.now, facts.acked, record.and_then(|record| record.acked));
     let settings_of = |record: &ServerRecord| record.settings.clone();
-    // A client that is served under shorter terms has others all the same.
-    let is_other = facts.is_master && record.is_some_and(|record| record.asked_for() != terms.to_string());
-    match if is_other { mismatch(terms, record) } else { decide(terms, facts, record) } {
+    let wait_for = |settings: &str| {
+        in_full(terms, facts, longest_lease(terms, facts, record).max(max_ttl_of(settings)))
+    };
+    let is_shorter = record.and_then(|it| terms.max_ttl_in(it)).is_some_and(|theirs| theirs < terms.max_ttl);
+    let decision = match adopt {
+        _ if !facts.is_master || !is_shorter => decide(terms, facts, record),
+        Adopt::Settings => return raise(terms, record),
+        Adopt::LargerMaxTtl => mismatch(terms, record),
+    };
+    match decision {
         // Without a guard nobody waits for anything.
         Decision::Refuse(ClientRefusal::Mismatch { ours, .. }) if terms.mode == GuardMode::Off => {
             write(Why::Unguarded, Duration::ZERO, ours)
         }
         Decision::Refuse(ClientRefusal::Mismatch { ours, .. }) => {
             let settings = record.map_or_else(|| ours.clone(), settings_of);
-            let wait = in_full(terms, facts, terms.max_ttl.max(max_ttl_of(&settings)));
+            let wait = wait_for(&settings);
             Decision::Write { why: Why::Adopting, wait, settings, next: Some(ours), acked: facts.acked }
         }
         refused @ Decision::Refuse(ClientRefusal::NotMaster) => refused,
         _ if is_alone && terms.mode == GuardMode::On => {
             let settings = record.map_or_else(|| terms.to_string(), settings_of);
-            let wait = in_full(terms, facts, terms.max_ttl.max(max_ttl_of(&settings)));
+            let wait = wait_for(&settings);
             let next = record.and_then(|record| record.next.clone());
             Decision::Write { why: Why::Adopting, wait, settings, next, acked: None }
         }

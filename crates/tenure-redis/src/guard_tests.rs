@@ -21,6 +21,8 @@ fn facts() -> ServerFacts {
         acked: None,
         predecessor: Predecessor::Unknown,
         moved: None,
+        served: None,
+        longest: None,
         now: NOW,
     }
 }
@@ -139,9 +141,9 @@ fn adopting_takes_the_replicas_that_are_there_for_all_there_are() {
     let lonely = ServerRecord { acked: Some(NOW - MAX), ..record() };
     let settings = terms(GuardMode::On).to_string();
     let adopted = Decision::Write { why: Why::Adopting, wait: MAX, settings, next: None, acked: None };
-    assert_eq!(adopt(&terms(GuardMode::On), &facts(), Some(&lonely)), adopted);
+    assert_eq!(adopt(&terms(GuardMode::On), &facts(), Some(&lonely), Adopt::Settings), adopted);
     let with_one = ServerFacts { acked: Some(NOW), ..facts() };
-    assert_eq!(adopt(&terms(GuardMode::On), &with_one, Some(&lonely)), Decision::Open);
+    assert_eq!(adopt(&terms(GuardMode::On), &with_one, Some(&lonely), Adopt::Settings), Decision::Open);
 }
 
 /// L1, A3: an address that leads to another server, which others have used and which may grant by its own
@@ -227,7 +229,7 @@ fn adopting_on_a_promoted_server_waits_for_the_master_before_it_too() {
         (false, None, Duration::from_secs(60) + LINGER),
     ] {
         let facts = ServerFacts { is_promoted: promoted, backlog_ttl, ..facts() };
-        match adopt(&terms(GuardMode::On), &facts, Some(&theirs)) {
+        match adopt(&terms(GuardMode::On), &facts, Some(&theirs), Adopt::Settings) {
             Decision::Write { why: Why::Adopting, wait: found, .. } => assert_eq!(found, wait),
             other => panic!("{other:?}"),
         }
@@ -247,7 +249,7 @@ fn a_promotion_that_was_forgotten_looks_like_a_master_that_lost_its_replicas() {
     assert_eq!(decide(&on, &forgot, Some(&over)), Decision::Refuse(ClientRefusal::Alone));
     let joined = ServerFacts { acked: Some(NOW), ..forgot.clone() };
     waits(GuardMode::On, &joined, Some(&over), (Why::Waiting, NONE));
-    match adopt(&on, &forgot, Some(&over)) {
+    match adopt(&on, &forgot, Some(&over), Adopt::Settings) {
         Decision::Write { why, wait, acked, .. } => {
             assert_eq!((why, wait, acked), (Why::Adopting, MAX + LINGER, None));
         }
@@ -289,14 +291,18 @@ fn a_step_back_of_the_clock_does_not_close_the_gate_for_long() {
     waits(GuardMode::On, &facts(), Some(&far), (Why::Waiting, MAX + LINGER));
 }
 
-/// L1, A3: in a rollout clients with a larger `max_ttl` are served, under the leases that the others expect, and wait by their own:
-/// a record that they find missing may have allowed as much. The other way round a wait would be too short.
+fn larger() -> Terms {
+    Terms { max_ttl: 3 * MAX, ..terms(GuardMode::On) }
+}
+
+/// L1, A3: while a larger `max_ttl` is rolled out, clients with it are served under the smaller one. They wait for their own.
+/// The other way round a wait would be too short.
 #[test]
 fn a_larger_max_ttl_is_served_under_the_smaller_one_and_a_smaller_one_is_refused() {
-    let larger = Terms { max_ttl: 3 * MAX, ..terms(GuardMode::On) };
-    let small = record().settings;
-    assert_eq!(larger.served_under(&small), Some(terms(GuardMode::On)));
-    assert_eq!(terms(GuardMode::On).served_under(&larger.to_string()), None);
+    let (larger, small) = (larger(), terms(GuardMode::On));
+    assert_eq!(larger.served(&facts(), Some(&record())), Some(small));
+    let raised = ServerRecord { settings: larger.to_string(), ..record() };
+    assert_eq!(small.served(&facts(), Some(&raised)), None);
     for other in [
         "guard=off",
         "guard=on max_ttl=30s db=1",
@@ -304,20 +310,60 @@ fn a_larger_max_ttl_is_served_under_the_smaller_one_and_a_smaller_one_is_refused
         "guard=on max_ttl=30 s",
         "nonsense",
     ] {
-        assert_eq!(larger.served_under(other), None, "{other}");
+        let record = ServerRecord { settings: other.into(), ..record() };
+        assert_eq!(larger.served(&facts(), Some(&record)), None, "{other}");
     }
     assert_eq!(decide(&larger, &facts(), Some(&record())), Decision::Open);
     let restarted = ServerFacts { run_id: "another".into(), ..facts() };
     match decide(&larger, &restarted, Some(&record())) {
-        Decision::Write { wait, settings, .. } => assert_eq!((wait, settings), (3 * MAX, small.clone())),
+        Decision::Write { wait, settings, .. } => assert_eq!((wait, settings), (3 * MAX, small.to_string())),
         other => panic!("{other:?}"),
     }
-    // The record is raised only by an operator, and after the longest lease there may be.
-    match adopt(&larger, &facts(), Some(&record())) {
+}
+
+/// L1, A3: the record is lost in a rollout. A client writes the terms of before, and waits for the longest lease that it knows of.
+#[test]
+fn a_record_that_is_lost_in_a_rollout_is_written_as_it_was() {
+    let (larger, small) = (larger(), terms(GuardMode::On));
+    let was_served = ServerFacts { served: Some(MAX), ..facts() };
+    let saw_larger = ServerFacts { longest: Some(3 * MAX), ..facts() };
+    for (terms, facts, max_ttl) in
+        [(larger, &was_served, MAX), (larger, &facts(), 3 * MAX), (small, &saw_larger, MAX)]
+    {
+        match decide(&terms, facts, None) {
+            Decision::Write { wait, settings, .. } => {
+                let recorded = Terms { max_ttl, ..terms };
+                assert_eq!((wait, settings), (3 * MAX, recorded.to_string()));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// L1: the record is raised only on purpose, and after the longest lease there may be.
+#[test]
+fn a_larger_max_ttl_is_adopted_only_on_purpose() {
+    let (theirs, ours) = (record().settings, larger().to_string());
+    let refused = Decision::Refuse(ClientRefusal::Raise { theirs: theirs.clone(), ours: ours.clone() });
+    assert_eq!(adopt(&larger(), &facts(), Some(&record()), Adopt::Settings), refused);
+    match adopt(&larger(), &facts(), Some(&record()), Adopt::LargerMaxTtl) {
         Decision::Write { wait, settings, next, .. } => {
-            assert_eq!((wait, settings, next), (3 * MAX, small, Some(larger.to_string())));
+            assert_eq!((wait, settings, next), (3 * MAX, theirs, Some(ours)));
         }
         other => panic!("{other:?}"),
+    }
+}
+
+/// L1: after a fail-over a client with the smaller `max_ttl` has written the wait. One with the larger one renews nothing until the
+/// former master has stopped.
+#[test]
+fn renewals_wait_for_the_former_master_whoever_wrote_the_wait() {
+    let promoted = ServerFacts { is_promoted: true, ..facts() };
+    let written = ServerRecord { ready: NOW + MAX + LINGER, is_open: false, ..record() };
+    for terms in [terms(GuardMode::On), larger()] {
+        let decision = decide(&terms, &promoted, Some(&written));
+        assert_eq!(decision, Decision::Wait { why: Why::Waiting, wait: MAX + LINGER });
+        assert_eq!(renewals_wait(&terms, &promoted, Some(&written), &decision), LINGER);
     }
 }
 
@@ -354,7 +400,7 @@ fn a_quorum_of_another_size_is_refused_and_both_are_named() {
         assert_eq!(decide(&other, &facts(), Some(&of_five)), refused);
     }
     let longer = ServerRecord { settings: "quorum=5 guard=on max_ttl=1m 30s db=2".into(), ..record() };
-    match adopt(&five, &facts(), Some(&longer)) {
+    match adopt(&five, &facts(), Some(&longer), Adopt::Settings) {
         Decision::Write { wait, .. } => {
             assert_eq!(wait, Duration::from_secs(90), "the longest lease of theirs")
         }
@@ -368,7 +414,7 @@ fn adopting_waits_for_the_longest_lease_of_either_settings() {
     let theirs = ServerRecord { settings: "guard=on max_ttl=1m".into(), ..record() };
     let ours = terms(GuardMode::On).to_string();
     let minute = Duration::from_secs(60);
-    let adopting = adopt(&terms(GuardMode::On), &facts(), Some(&theirs));
+    let adopting = adopt(&terms(GuardMode::On), &facts(), Some(&theirs), Adopt::Settings);
     assert_eq!(
         adopting,
         Decision::Write {
@@ -391,7 +437,7 @@ fn adopting_waits_for_the_longest_lease_of_either_settings() {
     );
     let old = Terms { max_ttl: minute, ..terms(GuardMode::On) };
     // It is served under the new terms: none of its leases of before is renewed beyond them.
-    assert_eq!(old.served_under(&ours), Some(terms(GuardMode::On)));
+    assert_eq!(old.served(&facts(), Some(&under_way)), Some(terms(GuardMode::On)));
     assert!(matches!(decide(&old, &facts(), Some(&under_way)), Decision::Wait { .. }));
     let restarted = ServerFacts { run_id: "new".into(), up: NONE, ..facts() };
     match decide(&terms(GuardMode::On), &restarted, Some(&under_way)) {
@@ -423,11 +469,11 @@ fn without_a_guard_nothing_waits() {
 #[test]
 fn adopting_a_guard_waits_for_the_longest_lease_there_may_be() {
     let unguarded = ServerRecord { settings: terms(GuardMode::Off).to_string(), ..record() };
-    match adopt(&terms(GuardMode::On), &facts(), Some(&unguarded)) {
+    match adopt(&terms(GuardMode::On), &facts(), Some(&unguarded), Adopt::Settings) {
         Decision::Write { wait, .. } => assert_eq!(wait, tenure_core::Timing::MAX_TTL),
         other => panic!("{other:?}"),
     }
-    match adopt(&terms(GuardMode::Off), &facts(), Some(&record())) {
+    match adopt(&terms(GuardMode::Off), &facts(), Some(&record()), Adopt::Settings) {
         Decision::Write { wait, .. } => {
             assert_eq!(wait, NONE, "there is nothing to wait for without a guard")
         }

@@ -13,7 +13,7 @@ use std::{
 
 use redis::Value;
 use tenure_client::SingleFlight;
-use tenure_core::{Adoption, BackendError, ErrorKind, Moment, Outcome, locked};
+use tenure_core::{Adopt, Adoption, BackendError, ErrorKind, Moment, Outcome, locked};
 
 use crate::{
     config::{GuardMode, Topology},
@@ -56,6 +56,8 @@ pub(crate) struct Health {
 
 struct HealthState {
     fitness: Fitness,
+    /// The longest lease that the server grants to this client.
+    max_ttl: Duration,
     /// When it was asked last whether it has its replicas, if it had: see [`guard::is_alone`].
     looked: Option<Moment>,
 }
@@ -64,7 +66,7 @@ struct HealthState {
 #[derive(Debug, PartialEq, Eq)]
 enum NextStep {
     /// With this gate.
-    GoOn(Arc<str>),
+    GoOn(Gate),
     Refresh(Refresh),
 }
 
@@ -89,8 +91,27 @@ pub(crate) enum Fitness {
     Unknown,
 }
 
+/// What a request to a server is sent with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gate {
+    /// As in [`Fitness::Fit`], or [`CLOSED`].
+    pub(crate) field: Arc<str>,
+    /// The longest lease that the server grants to this client through this gate.
+    pub(crate) max_ttl: Duration,
+}
+
+impl Gate {
+    pub(crate) fn closed() -> Self {
+        Self { field: Arc::from(CLOSED), max_ttl: Duration::ZERO }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.field == *CLOSED
+    }
+}
+
 /// The gate of a server that is not fit: none.
-pub(crate) const CLOSED: &str = "closed";
+const CLOSED: &str = "closed";
 
 impl Health {
     /// Checks the server.
@@ -109,10 +130,11 @@ impl Health {
     }
 
     /// What scripts that hand on are called with. A wrong one only keeps them from handing on.
-    pub(crate) fn gate(&self) -> Arc<str> {
-        match &locked(&self.state).fitness {
-            Fitness::Fit(gate) => gate.clone(),
-            _ => Arc::from(CLOSED),
+    pub(crate) fn gate(&self) -> Gate {
+        let state = locked(&self.state);
+        match &state.fitness {
+            Fitness::Fit(field) => state.gate(field.clone()),
+            _ => state.gate(Arc::from(CLOSED)),
         }
     }
 
@@ -124,7 +146,7 @@ impl Health {
         self: &Arc<Self>,
         purpose: FitFor,
         mut now: Moment,
-    ) -> Result<Arc<str>, BackendError> {
+    ) -> Result<Gate, BackendError> {
         let mut has_looked = false;
         for _ in 0..TRIES {
             let refresh = match self.next_step(purpose, now, has_looked)? {
@@ -149,14 +171,14 @@ impl Health {
             // One request more in each `LOOK`, even on a server that never had a replica: only the server knows
             // whether it had one.
             || state.looked.is_some_and(|at| at.elapsed(now) < LOOK);
-        state.fitness.next_step(purpose, now, has_looked, &self.connection.place)
+        state.next_step(purpose, now, has_looked, &self.connection.place)
     }
 
     /// The server does not know this gate: what was known of it is wrong.
-    pub(crate) fn refute(&self, gate: &Arc<str>) {
+    pub(crate) fn refute(&self, gate: &Gate) {
         let mut state = locked(&self.state);
         // Another one was learnt since.
-        if matches!(&state.fitness, Fitness::Fit(known) if Arc::ptr_eq(known, gate)) {
+        if matches!(&state.fitness, Fitness::Fit(known) if Arc::ptr_eq(known, &gate.field)) {
             state.fitness = Fitness::Unknown;
         }
     }
@@ -210,22 +232,8 @@ impl Health {
 }
 
 impl HealthState {
-    async fn checked(shared: &RedisShared, connection: &Connection) -> Result<Self, BackendError> {
-        let asked = shared.host.now();
-        let fitness = if shared.config.is_cluster() {
-            Fitness::always()
-        } else {
-            judge_by(shared, &connection.wire, &connection.place, guard::decide).await?
-        };
-        let is_fit = matches!(fitness, Fitness::Fit(_));
-        Ok(Self { fitness, looked: is_fit.then_some(asked) })
-    }
-}
-
-impl Fitness {
-    /// Of a server without a record.
-    pub(crate) fn always() -> Self {
-        Self::Fit(Arc::from("-"))
+    fn gate(&self, field: Arc<str>) -> Gate {
+        Gate { field, max_ttl: self.max_ttl }
     }
 
     fn next_step(
@@ -236,18 +244,36 @@ impl Fitness {
         place: &str,
     ) -> Result<NextStep, BackendError> {
         let check = || Ok(NextStep::Refresh(Refresh::Check));
-        match (self, purpose) {
-            (Self::Unknown, _) => check(),
-            (Self::Unfit { until, .. }, FitFor::Claim | FitFor::HandOff) if until.is_over(now) => check(),
-            (Self::Unfit { .. }, FitFor::Claim) => Err(self.refusal(place, now)),
+        match (&self.fitness, purpose) {
+            (Fitness::Unknown, _) => check(),
+            (Fitness::Unfit { until, .. }, FitFor::Claim | FitFor::HandOff) if until.is_over(now) => check(),
+            (Fitness::Unfit { .. }, FitFor::Claim) => Err(self.fitness.refusal(place, now)),
             _ if !has_looked => Ok(NextStep::Refresh(Refresh::LookAtReplicas)),
-            (Self::Unfit { renews: Some(at), .. }, FitFor::Renewal) if at.is_over(now) => check(),
-            (Self::Unfit { renews: Some(at), .. }, FitFor::Renewal) => {
+            (Fitness::Unfit { renews: Some(at), .. }, FitFor::Renewal) if at.is_over(now) => check(),
+            (Fitness::Unfit { renews: Some(at), .. }, FitFor::Renewal) => {
                 Err(no_renewal(place, at.remaining(now)))
             }
-            (Self::Unfit { .. }, _) => Ok(NextStep::GoOn(Arc::from(CLOSED))),
-            (Self::Fit(gate), _) => Ok(NextStep::GoOn(gate.clone())),
+            (Fitness::Unfit { .. }, _) => Ok(NextStep::GoOn(self.gate(Arc::from(CLOSED)))),
+            (Fitness::Fit(field), _) => Ok(NextStep::GoOn(self.gate(field.clone()))),
         }
+    }
+
+    async fn checked(shared: &RedisShared, connection: &Connection) -> Result<Self, BackendError> {
+        let asked = shared.host.now();
+        let Judged { fitness, max_ttl } = if shared.config.is_cluster() {
+            Judged { fitness: Fitness::always(), max_ttl: shared.config.max_ttl() }
+        } else {
+            judge_by(shared, &connection.wire, &connection.place, guard::decide).await?
+        };
+        let is_fit = matches!(fitness, Fitness::Fit(_));
+        Ok(Self { fitness, max_ttl, looked: is_fit.then_some(asked) })
+    }
+}
+
+impl Fitness {
+    /// Of a server without a record.
+    pub(crate) fn always() -> Self {
+        Self::Fit(Arc::from("-"))
     }
 
     /// Nothing was granted.
@@ -311,9 +337,15 @@ pub(crate) async fn facts_and_record(
 }
 
 /// Has the settings of this client adopted in place of those in the record.
-pub(crate) async fn adopt(shared: &RedisShared, wire: &Wire, place: &str) -> Result<Adoption, BackendError> {
+pub(crate) async fn adopt(
+    shared: &RedisShared,
+    wire: &Wire,
+    place: &str,
+    adopt: Adopt,
+) -> Result<Adoption, BackendError> {
     let terms = Terms::of(&shared.config);
-    let (wait, what) = match judge_by(shared, wire, place, guard::adopt).await? {
+    let rule = |terms: &_, facts: &_, record: Option<&_>| guard::adopt(terms, facts, record, adopt);
+    let (wait, what) = match judge_by(shared, wire, place, rule).await?.fitness {
         Fitness::Unfit { until, .. } => (
             until.remaining(shared.host.now()),
             format!("grants nothing until the leases of the old settings have expired, then {terms}"),
@@ -323,53 +355,55 @@ pub(crate) async fn adopt(shared: &RedisShared, wire: &Wire, place: &str) -> Res
     Ok(Adoption::new(wait, format!("{place}: {what}")))
 }
 
-type Rule = fn(&Terms, &ServerFacts, Option<&ServerRecord>) -> Decision;
+/// What a check came to.
+struct Judged {
+    fitness: Fitness,
+    /// The longest lease that the server grants to this client.
+    max_ttl: Duration,
+}
 
 async fn judge_by(
     shared: &RedisShared,
     wire: &Wire,
     place: &str,
-    rule: Rule,
-) -> Result<Fitness, BackendError> {
+    rule: impl Fn(&Terms, &ServerFacts, Option<&ServerRecord>) -> Decision,
+) -> Result<Judged, BackendError> {
     let terms = Terms::of(&shared.config);
     for _ in 0..ROUNDS {
         let backlog_ttl = backlog_ttl(wire).await;
         let reading = read(shared, wire, place, &terms, backlog_ttl).await?;
-        let served = terms.served(reading.record.as_ref()).unwrap_or(terms);
-        let before = locked(&shared.served).replace(served);
-        if served != terms && before != Some(served) {
-            tracing::info!(%place, %served, %terms, "a Redis server is used with a smaller max_ttl: it bounds the leases of this client");
-        }
-        let gate = gate_of(&reading.facts, &served);
-        let decision = rule(&terms, &reading.facts, reading.record.as_ref());
-        let refused_for = renewals_wait(&terms, &reading.facts, reading.record.as_ref(), &decision);
+        let (facts, record) = (&reading.facts, reading.record.as_ref());
+        let decision = rule(&terms, facts, record);
+        let refused_for = renewals_wait(&terms, facts, record, &decision);
+        let served = terms.served(facts, record).unwrap_or(terms);
+        let judged = |fitness| Ok(Judged { fitness, max_ttl: served.max_ttl });
         let unfit = |why, from: Moment, wait| Fitness::Unfit {
             why,
             until: from + wait,
             renews: (!refused_for.is_zero()).then(|| from + refused_for),
         };
         match decision {
-            Decision::Open => return Ok(fit(shared, &reading.facts, gate)),
+            Decision::Open => return judged(fit(shared, facts, gate_of(facts, &served.to_string()))),
             Decision::Wait { why, wait } => {
-                return Ok(unfit(why, shared.host.now(), wait));
+                return judged(unfit(why, shared.host.now(), wait));
             }
             // It serves requests that only read, and is checked again.
             Decision::Refuse(ClientRefusal::Alone) => {
-                return Ok(unfit(Why::Alone, shared.host.now(), LOOK));
+                return judged(unfit(Why::Alone, shared.host.now(), LOOK));
             }
             Decision::Refuse(refusal) => return Err(refused(place, &refusal)),
             Decision::Write { why, wait, settings, next, acked } => {
-                let now = shared.host.now();
+                let (now, gate) = (shared.host.now(), gate_of(facts, &settings));
                 let update = RecordUpdate { wait, settings: &settings, next: next.as_deref(), acked };
                 if !write(shared, wire, place, &reading, &gate, update).await? {
                     continue;
                 }
                 if wait.is_zero() {
                     tracing::info!(%place, %why, "a Redis server may grant");
-                    return Ok(fit(shared, &reading.facts, gate));
+                    return judged(fit(shared, facts, gate));
                 }
                 tracing::warn!(%place, %why, ?wait, "a Redis server must wait before it grants");
-                return Ok(unfit(why, now, wait));
+                return judged(unfit(why, now, wait));
             }
         }
     }
@@ -382,9 +416,9 @@ fn fit(shared: &RedisShared, facts: &ServerFacts, gate: String) -> Fitness {
 }
 
 /// 16 digits of each id are 64 random bits: enough that no two are ever equal by chance.
-fn gate_of(facts: &ServerFacts, terms: &Terms) -> String {
+fn gate_of(facts: &ServerFacts, settings: &str) -> String {
     let short = |id: &str| id.chars().take(16).collect::<String>();
-    format!("{}.{}.{terms}", short(&facts.run_id), short(&facts.replid))
+    format!("{}.{}.{settings}", short(&facts.run_id), short(&facts.replid))
 }
 
 fn refused(place: &str, refusal: &ClientRefusal) -> BackendError {
@@ -397,6 +431,14 @@ fn refused(place: &str, refusal: &ClientRefusal) -> BackendError {
             ErrorKind::Unsupported,
             format!(
                 "this Redis server is used by a version that is newer than this tenure ({theirs}): upgrade it"
+            ),
+        ),
+        ClientRefusal::Raise { theirs, ours } => (
+            ErrorKind::Invalid,
+            format!(
+                "the record of this Redis server says {theirs}, and this URL {ours}: clients with either are served until the \
+                 record is raised, and those with the smaller max_ttl are refused from then on; once no client with it runs \
+                 or will be started, run `tenure doctor --adopt --raise`"
             ),
         ),
         ClientRefusal::Mismatch { theirs, ours } => (
@@ -430,8 +472,7 @@ async fn read(
     backlog_ttl: Option<Duration>,
 ) -> Result<ServerReading, BackendError> {
     let script = &shared.scripts.check;
-    let mut call = script.call(&[shared.config.record()]);
-    call.arg(terms.to_string());
+    let call = script.call(&[shared.config.record()]);
     let answer = wire.eval(script, &call).await.map_err(|error| error::asked(place, error).1)?;
     let reading = Reply::new(answer).and_then(|reply| parse(reply, backlog_ttl));
     let mut reading = reading.ok_or_else(|| error::unreadable(place, "what it is"))?;
@@ -440,7 +481,9 @@ async fn read(
     {
         reading.facts.predecessor = predecessor(shared, &reading).await;
     }
-    reading.facts.moved = locked(&shared.history).met(&reading.facts.run_id, shared.host.now());
+    let (mut history, now) = (locked(&shared.history), shared.host.now());
+    history.complete(&mut reading.facts, terms, reading.record.as_ref(), now);
+    drop(history);
     Ok(reading)
 }
 
@@ -473,6 +516,8 @@ fn parse(mut reply: Reply, backlog_ttl: Option<Duration>) -> Option<ServerReadin
         acked: millis(&acked),
         predecessor: Predecessor::Unknown,
         moved: None,
+        served: None,
+        longest: None,
         now: Duration::from_micros(now.parse().ok()?),
         run_id,
         replid,
@@ -533,8 +578,9 @@ mod tests {
     /// What comes next at 10 s for a claim, a renewal and a hand-off.
     fn next(fitness: &Fitness, has_looked: bool) -> [&'static str; 3] {
         [FitFor::Claim, FitFor::Renewal, FitFor::HandOff].map(|purpose| {
-            match fitness.next_step(purpose, at(10), has_looked || purpose == FitFor::HandOff, "here") {
-                Ok(NextStep::GoOn(gate)) if *gate == *CLOSED => "closed",
+            let state = HealthState { fitness: fitness.clone(), max_ttl: Duration::MAX, looked: None };
+            match state.next_step(purpose, at(10), has_looked || purpose == FitFor::HandOff, "here") {
+                Ok(NextStep::GoOn(gate)) if gate.is_closed() => "closed",
                 Ok(NextStep::GoOn(_)) => "go on",
                 Ok(NextStep::Refresh(Refresh::Check)) => "check",
                 Ok(NextStep::Refresh(Refresh::LookAtReplicas)) => "look",

@@ -18,7 +18,7 @@ use futures_util::StreamExt;
 use redis::aio::PubSubStream;
 use tenure_client::{Channels, Connections, End, Link, SingleFlight};
 use tenure_core::{
-    Adoption, Audience, BackendError, ErrorKind, Forward, Host, Notifications, Notifier, Outcome, ProcessId,
+    Adopt, Adoption, Audience, BackendError, ErrorKind, Forward, Host, Notifications, Notifier, Outcome, ProcessId,
     WakeEvent, WakeStream, locked,
 };
 
@@ -97,7 +97,7 @@ impl RedisSessions {
     }
 
     /// See `Backend::adopt`: over a connection of its own, since an ordinary one is refused.
-    pub(crate) async fn adopt(&self) -> Result<Adoption, BackendError> {
+    pub(crate) async fn adopt(&self, adopt: Adopt) -> Result<Adoption, BackendError> {
         let place = self.shared.config.place_name();
         if self.shared.config.is_cluster() {
             let message = "a Redis Cluster keeps no record of settings";
@@ -105,7 +105,7 @@ impl RedisSessions {
             return Err(error.with("redis", place));
         }
         let (wire, _) = self.wire().await?;
-        health::adopt(&self.shared, &wire, &place).await
+        health::adopt(&self.shared, &wire, &place, adopt).await
     }
 }
 

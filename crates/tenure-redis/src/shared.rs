@@ -7,7 +7,13 @@ use std::{
 
 use tenure_core::{Host, Moment, locked};
 
-use crate::{config::Config, guard::Terms, keys::Counting, script::Scripts, sentinel::Newest};
+use crate::{
+    config::Config,
+    guard::{ServerFacts, ServerRecord, Terms},
+    keys::Counting,
+    script::Scripts,
+    sentinel::Newest,
+};
 
 /// What all handles of one process share.
 pub(crate) struct RedisShared {
@@ -16,16 +22,14 @@ pub(crate) struct RedisShared {
     pub(crate) scripts: Scripts,
     pub(crate) history: Mutex<ServerHistory>,
     pub(crate) watermark: TokenWatermark,
-    /// The terms under which the server serves this client, once it was checked: those of its record, if they allow less.
-    pub(crate) served: Mutex<Option<Terms>>,
     /// The newest master that a Sentinel named.
     pub(crate) newest: Mutex<Newest>,
 }
 
 impl RedisShared {
-    /// The terms under which this client is served, as far as it knows.
-    pub(crate) fn terms(&self) -> Terms {
-        locked(&self.served).unwrap_or_else(|| Terms::of(&self.config))
+    /// The longest lease that the server grants to this client, as far as it knows.
+    pub(crate) fn max_ttl(&self) -> Duration {
+        locked(&self.history).served.unwrap_or_else(|| self.config.max_ttl())
     }
 
     /// How far the server has counted for us. Where each lock has its own counter, nothing is known of all.
@@ -34,20 +38,25 @@ impl RedisShared {
     }
 }
 
-/// The largest token that all handles of this process were granted through one gate.
+/// The largest token that all handles of this process were granted by one run and history of a server.
 #[derive(Debug, Default)]
 pub(crate) struct TokenWatermark(Mutex<(Arc<str>, u64)>);
 
+/// Run and history of a gate, without its settings: those may change, and the counter goes on.
+fn run_of(gate: &str) -> &str {
+    gate.match_indices('.').nth(1).map_or(gate, |(end, _)| &gate[..end])
+}
+
 impl TokenWatermark {
-    /// Zero for another gate: another run or history counts for itself.
+    /// Zero for another run or history: it counts for itself.
     fn through(&self, gate: &str) -> u64 {
         let known = locked(&self.0);
-        if *known.0 == *gate { known.1 } else { 0 }
+        if run_of(&known.0) == run_of(gate) { known.1 } else { 0 }
     }
 
     pub(crate) fn learn(&self, gate: &str, last: u64) {
         let mut known = locked(&self.0);
-        if *known.0 == *gate {
+        if run_of(&known.0) == run_of(gate) {
             known.1 = known.1.max(last);
         } else {
             *known = (Arc::from(gate), last);
@@ -55,9 +64,13 @@ impl TokenWatermark {
     }
 }
 
-/// Which processes of the server this process of ours has met at its address.
+/// Which processes of the server, and which settings of others, this process of ours has met at its address.
 #[derive(Debug, Default)]
 pub(crate) struct ServerHistory {
+    /// See [`ServerFacts::served`].
+    served: Option<Duration>,
+    /// See [`ServerFacts::longest`].
+    longest: Option<Duration>,
     /// The one that was found fit last.
     fit: String,
     /// Another one that answered later, and since when.
@@ -68,10 +81,36 @@ impl ServerHistory {
     pub(crate) fn found_fit(&mut self, run_id: &str) {
         run_id.clone_into(&mut self.fit);
         self.later = None;
+        // It was waited for, or the record is one of this client's `max_ttl`.
+        self.longest = None;
     }
 
-    /// See [`ServerFacts::moved`](crate::ServerFacts::moved).
-    pub(crate) fn met(&mut self, run_id: &str, now: Moment) -> Option<Duration> {
+    /// Adds to what a server says of itself what this process knows of its address.
+    pub(crate) fn complete(
+        &mut self,
+        facts: &mut ServerFacts,
+        terms: &Terms,
+        record: Option<&ServerRecord>,
+        now: Moment,
+    ) {
+        if let Some(record) = record {
+            self.read(terms, record);
+        }
+        facts.moved = self.met(&facts.run_id, now);
+        (facts.served, facts.longest) = (self.served, self.longest);
+    }
+
+    fn read(&mut self, terms: &Terms, record: &ServerRecord) {
+        let Some(theirs) = terms.max_ttl_in(record) else { return };
+        if theirs > terms.max_ttl {
+            self.longest = self.longest.max(Some(theirs));
+        } else {
+            self.served = Some(theirs);
+        }
+    }
+
+    /// See [`ServerFacts::moved`].
+    fn met(&mut self, run_id: &str, now: Moment) -> Option<Duration> {
         if self.fit.is_empty() || self.fit == run_id {
             return None;
         }
@@ -99,5 +138,9 @@ mod tests {
             through.push(known.through(gate));
         }
         assert_eq!((through, known.through("a")), (vec![0, 7, 7, 3], 0));
+        // Settings that change under the same run and history change no counter.
+        known.learn("run.history.guard=on max_ttl=1s", 9);
+        let through = ["run.history.guard=on max_ttl=3s", "run.another.guard=on max_ttl=1s"];
+        assert_eq!(through.map(|gate| known.through(gate)), [9, 0]);
     }
 }

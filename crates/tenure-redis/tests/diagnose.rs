@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use tenure_core::{
-    BackendHandle, BreakScope, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding, Grant, Label, LockName,
+    Adopt, BackendHandle, BreakScope, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding, Grant, Label, LockName,
     Mode, OwnerId, ProcessId, Severity,
     Severity::{Note, Problem, Warning},
     WaitMode,
@@ -290,7 +290,7 @@ async fn a_server_that_lost_its_replica_is_a_problem_until_it_is_told_to_stand_a
     let renewed = locks.renew(&[grant]).await.remove(0).unwrap_err();
     assert!(renewed.to_string().contains("grants and renews no locks"), "{renewed}");
     see(&locks).await.has(Problem, "none of them acknowledges", "tenure doctor --adopt");
-    locks.adopt().await.unwrap();
+    locks.adopt(Adopt::Settings).await.unwrap();
     granting(&server.url("?max_ttl=1s")).await;
     see(&locks).await.has_grave(0).lacks("acknowledges");
 }

@@ -12,7 +12,7 @@ use std::{
 
 use futures_util::future::join_all;
 use tenure_core::{
-    Audience, Backend, BackendError, BreakScope, Claim, ClaimAnswer, FencingToken, Grant, Label, LockName,
+    Adopt, Audience, Backend, BackendError, BreakScope, Claim, ClaimAnswer, FencingToken, Grant, Label, LockName,
     Memo, Mode, Noted, Outcome, OwnerId, QuorumNode, Raised, Released, Renewal, WaitMode,
 };
 use tenure_redis::Redis;
@@ -561,7 +561,7 @@ impl Sweep {
                 let anew = self.way.handle(&self.server, "poor:pw@");
                 anew.inspect(name).await.map(|_| Said::Looked)?
             }
-            Verb::Adopt => poor.adopt().await.map(|_| Said::Looked)?,
+            Verb::Adopt => poor.adopt(Adopt::Settings).await.map(|_| Said::Looked)?,
         })
     }
 

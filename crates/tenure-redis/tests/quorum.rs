@@ -3,7 +3,7 @@
 use std::{fs, sync::Arc, time::Duration};
 
 use tenure_core::{
-    Audience, Backend, BreakScope, ErrorKind, FencingToken, Outcome, QuorumNode, Raised, Released, Severity,
+    Adopt, Audience, Backend, BreakScope, ErrorKind, FencingToken, Outcome, QuorumNode, Raised, Released, Severity,
     WaitMode,
 };
 use tenure_redis::Redis;
@@ -163,7 +163,7 @@ async fn clients_that_count_other_majorities_are_refused_and_both_are_named() {
     assert!(names_both(five.identity().await.unwrap_err().to_string()), "also when it is asked who it is");
     node(&server.url("?max_ttl=2s"), 3).identity().await.expect("a larger max_ttl is served");
 
-    let adoption = five.adopt().await.unwrap();
+    let adoption = five.adopt(Adopt::Settings).await.unwrap();
     assert!(adoption.wait > Duration::from_millis(500), "{adoption:?}");
     let renewal = of_three.node.renew(std::slice::from_ref(&grant)).await.remove(0).unwrap_err();
     assert!(names_both(renewal.to_string()), "a lease of the old settings must end: {renewal}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Audience, ClaimAnswer, ErrorKind, Grant, Outcome, Renewal, WaitMode};
+use tenure_core::{Adopt, Audience, ClaimAnswer, ErrorKind, Grant, Outcome, Renewal, WaitMode};
 use tenure_redis::{LINGER, LOOK};
 use tenure_testkit::{
     clock::Clock,
@@ -162,7 +162,7 @@ async fn a_lease_of_settings_that_were_replaced_is_not_renewed() {
     let old = Player::new(redis(&server.url("?guard=off")), "job");
     let grant = old.enter().await;
     old.renew(&grant).await;
-    redis(&server.url("?max_ttl=2s")).adopt().await.unwrap();
+    redis(&server.url("?max_ttl=2s")).adopt(Adopt::Settings).await.unwrap();
     let error = old.backend.renew(std::slice::from_ref(&grant)).await.remove(0).unwrap_err();
     assert!(error.to_string().contains("guard=on max_ttl=2s"), "{error}");
 }

@@ -6,7 +6,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use tenure_core::{
-    Absent, Adoption, Asker, Audience, Backend, BackendError, BackendHandle, BoxFuture, BreakScope, Claim,
+    Absent, Adopt, Adoption, Asker, Audience, Backend, BackendError, BackendHandle, BoxFuture, BreakScope, Claim,
     ClaimAnswer, ErrorKind, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo,
     Minting, Mode, Moment, Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Released,
     Renewal, Restart, Severity, Sharing, WaitMode, WakeStream,
@@ -276,8 +276,8 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         Ok(findings)
     }
 
-    async fn adopt(&self) -> Result<Adoption, BackendError> {
-        let answers = self.quorum.ask_all(QUESTION, |node| async move { node.adopt().await }, |_| {}).await;
+    async fn adopt(&self, adopt: Adopt) -> Result<Adoption, BackendError> {
+        let answers = self.quorum.ask_all(QUESTION, |node| async move { node.adopt(adopt).await }, |_| {}).await;
         let (done, failed): (Vec<_>, Vec<_>) = answers.into_iter().flatten().partition(Result::is_ok);
         let done: Vec<Adoption> = done.into_iter().filter_map(Result::ok).collect();
         // A node that keeps the old settings refuses every client with the new ones.

@@ -60,6 +60,9 @@ pub enum PlanKind {
     Jobs,
     /// One program of each process asks for one lock, holds it for an instant, and asks again immediately, many times.
     Hot,
+    /// A larger `max_ttl` is rolled out: half of the machines have it, the others the smaller one. Servers lose their data, or
+    /// others take their place; processes stop, and none is started.
+    Rollout,
 }
 
 impl PlanKind {
@@ -85,6 +88,7 @@ impl PlanKind {
         Self::Rewound,
         Self::Scattered,
         Self::Hot,
+        Self::Rollout,
     ];
 
     /// The assumption of docs/evidence/laws.md that it breaks on purpose.
@@ -201,6 +205,13 @@ impl Planner<'_> {
                 self.successions(0, 4);
                 self.replaced_masters_keep_their_data();
             }
+            PlanKind::Rollout => {
+                self.network();
+                self.stops();
+                self.some(1, 4, Self::loss);
+                self.successions(0, 4);
+                self.replaced_masters_keep_their_data();
+            }
             PlanKind::Skew => self.some(3, 9, Self::loss_and_skew),
             PlanKind::Unguarded => {
                 self.some(3, 9, Self::loss);
@@ -259,6 +270,19 @@ impl Planner<'_> {
     }
 
     fn pauses(&mut self) {
+        self.stops();
+        self.some(1, 5, |planner, at| {
+            let (machine, back_after) = (planner.machine(), planner.chance.between(10_000, 10 * SECOND));
+            planner.faults.push((at, Fault::Kill { machine, back_after }));
+        });
+        self.some(0, 4, |planner, at| {
+            let (machine, by) = (planner.machine(), planner.chance.between(0, 20 * SECOND));
+            let by = i64::try_from(by).unwrap_or(0) - 10_000_000;
+            planner.faults.push((at, Fault::StepClient { machine, by }));
+        });
+    }
+
+    fn stops(&mut self) {
         self.some(3, 15, |planner, at| {
             let length = planner.chance.between(50_000, 15 * SECOND);
             let (machine, is_asking) = (planner.machine(), planner.chance.per_mille(500));
@@ -269,15 +293,6 @@ impl Planner<'_> {
                     false => Fault::Stop { machine, until: (at + length).min(planner.end) },
                 },
             ));
-        });
-        self.some(1, 5, |planner, at| {
-            let (machine, back_after) = (planner.machine(), planner.chance.between(10_000, 10 * SECOND));
-            planner.faults.push((at, Fault::Kill { machine, back_after }));
-        });
-        self.some(0, 4, |planner, at| {
-            let (machine, by) = (planner.machine(), planner.chance.between(0, 20 * SECOND));
-            let by = i64::try_from(by).unwrap_or(0) - 10_000_000;
-            planner.faults.push((at, Fault::StepClient { machine, by }));
         });
     }
 

@@ -12,7 +12,7 @@ use tenure_core::{
     Moment, Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal,
     Restart, Sharing, WakeStream, WakeSupport, locked,
 };
-use tenure_redis::LOOK;
+use tenure_redis::{LOOK, Terms};
 
 use crate::{
     history::{Machine, NodeId},
@@ -27,7 +27,7 @@ pub(crate) struct Remote {
     machine: Machine,
     address: usize,
     kind: Kind,
-    max_ttl: Duration,
+    terms: Terms,
     /// Which runs this process has met at its address.
     seen: Arc<Mutex<Seen>>,
     /// How far the server has counted for it.
@@ -62,12 +62,14 @@ struct Seen {
     passed: Option<u64>,
     /// Another one that answered later, and since when.
     later: Option<(u64, Moment)>,
+    /// The `max_ttl` under which it was served last.
+    served: Option<Duration>,
 }
 
 impl Seen {
     fn meet(&mut self, run: u64, is_open: bool, now: Moment) {
         if is_open || self.passed == Some(run) {
-            *self = Self { passed: Some(run).filter(|_| is_open).or(self.passed), later: None };
+            (self.passed, self.later) = (Some(run).filter(|_| is_open).or(self.passed), None);
         } else if self.later.is_none_or(|(later, _)| later != run) {
             self.later = Some((run, now));
         }
@@ -88,13 +90,19 @@ enum Gate {
 }
 
 impl Remote {
-    pub(crate) fn new(world: Arc<World>, host: Arc<dyn Host>, machine: Machine, address: usize) -> Self {
-        let (kind, max_ttl) = {
-            let node = locked(&world.nodes[address]);
-            (node.kind, node.terms.max_ttl)
-        };
-        let (seen, known, listeners, session) = Default::default();
-        Self { world, host, machine, address, kind, max_ttl, seen, known, listeners, session }
+    /// A client that was `served` before.
+    pub(crate) fn new(
+        world: Arc<World>,
+        host: Arc<dyn Host>,
+        machine: Machine,
+        address: usize,
+        terms: Terms,
+        served: Option<Duration>,
+    ) -> Self {
+        let kind = locked(&world.nodes[address]).kind;
+        let seen = Arc::new(Mutex::new(Seen { served, ..Seen::default() }));
+        let (known, listeners, session) = Default::default();
+        Self { world, host, machine, address, kind, terms, seen, known, listeners, session }
     }
 
     fn sharing(&self) -> Self {
@@ -125,10 +133,14 @@ impl Remote {
         let look = {
             let seen = locked(&self.seen);
             let later = seen.later.map(|(run, since)| (run, since.elapsed(asked_at)));
-            Look { passed: seen.passed, later, predecessor: self.world.predecessor_of(server) }
+            let (terms, served, passed) = (self.terms, seen.served, seen.passed);
+            Look { terms, served, passed, later, predecessor: self.world.predecessor_of(server) }
         };
         let (run, epoch, gate, after) = match self.ask_at(server, wire, Request::Check(look)).await? {
-            Reply::Checked { run, epoch, gate, renews_after } => (run, epoch, gate, renews_after),
+            Reply::Checked { run, epoch, gate, renews_after, served } => {
+                locked(&self.seen).served = Some(served);
+                (run, epoch, gate, renews_after)
+            }
             Reply::ReadOnly => return Err(self.read_only(server)),
             Reply::Alone => return Err(self.alone(server)),
             other => unreachable!("BUG: {other:?} to a check"),
@@ -227,7 +239,8 @@ impl Remote {
                     Reply::GateClosed => {}
                     Reply::PutBack => {
                         let (gate, known) = (text.clone(), locked(&self.known).through(text));
-                        self.ask(session.wire, Request::Close { gate, known }).await?;
+                        let wait = self.terms.max_ttl;
+                        self.ask(session.wire, Request::Close { gate, known, wait }).await?;
                     }
                     reply => {
                         self.learn(text, &reply);
@@ -274,7 +287,7 @@ impl Backend for Remote {
         promises.end = EndOfGrant::Ttl;
         promises.wake = WakeSupport::Pushed;
         promises.memo = Memos::Kept;
-        promises.max_ttl = self.max_ttl;
+        promises.max_ttl = self.terms.max_ttl;
         promises.ttl_grain = Duration::from_millis(1);
         promises
     }

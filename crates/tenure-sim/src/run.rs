@@ -299,7 +299,8 @@ impl Stage {
         seat.process = process;
         let host = SimHost::new(world.clockwork.clone(), process, seat.clock.clone(), self.chance.fork());
         let host: Arc<dyn Host> = host;
-        let node = |id| Remote::new(world.clone(), host.clone(), machine, id);
+        let (terms, served) = cast::terms(self.kind, self.plan_kind, machine);
+        let node = |id| Remote::new(world.clone(), host.clone(), machine, id, terms, served);
         let inner: BackendHandle = match self.kind {
             WorldKind::Redlock3 | WorldKind::Redlock5 => {
                 let nodes = (0..self.kind.addresses()).map(|id| (format!("node-{id}"), Arc::new(node(id))));

@@ -7,7 +7,7 @@ use tenure_core::{
     Raised, Released, Renewal,
 };
 use tenure_ledger::{Change, Floor, Ledger, Rules};
-use tenure_redis::{ServerRecord, Terms};
+use tenure_redis::ServerRecord;
 use tenure_testkit::cells::Cells;
 
 use crate::{
@@ -81,7 +81,6 @@ pub(crate) struct Node {
     pub(crate) role: Role,
     pub(crate) kind: Kind,
     pub(crate) rules: Rules,
-    pub(crate) terms: Terms,
     pub(crate) life: Life,
     /// The replica that may be promoted, in the world that has one.
     pub(crate) standby: Option<Life>,
@@ -117,6 +116,7 @@ pub(crate) enum Request {
     Close {
         gate: Arc<str>,
         known: u64,
+        wait: Duration,
     },
     Renew(Vec<Grant>),
     Release {
@@ -157,6 +157,8 @@ pub(crate) enum Reply {
         gate: Result<Arc<str>, Duration>,
         /// Nothing is renewed before.
         renews_after: Duration,
+        /// The `max_ttl` under which the client is served.
+        served: Duration,
     },
     Claimed(ClaimAnswer),
     QueueFull,
@@ -226,9 +228,9 @@ impl Node {
             Request::Cells { from, ask } => Reply::Cells(self.serve_cells(now, (*from, ask), effects)),
             Request::Claim { gate, known, .. } if self.is_behind(gate, *known) => Reply::PutBack,
             Request::Claim { claim, gate, .. } => self.claim(at, claim, gate, effects),
-            Request::Close { gate, known } => {
+            Request::Close { gate, known, wait } => {
                 if self.is_behind(gate, *known) {
-                    self.close(now, *known);
+                    self.close(now, *known, *wait);
                 }
                 Reply::GateClosed
             }

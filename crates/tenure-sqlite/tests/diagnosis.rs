@@ -10,7 +10,7 @@ use std::{
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tenure_core::{Backend, ErrorKind, Finding, Severity, Timing};
+use tenure_core::{Adopt, Backend, ErrorKind, Finding, Severity, Timing};
 use tenure_sqlite::{Config, Sqlite};
 use tenure_testkit::{
     conformance::player::Player,
@@ -161,7 +161,7 @@ async fn a_long_ttl_that_is_remembered_is_a_note() {
 /// A store that keeps no record of settings says so.
 #[tokio::test(start_paused = true)]
 async fn there_is_no_record_to_adopt() {
-    let error = Scene::used().await.open().adopt().await.unwrap_err();
+    let error = Scene::used().await.open().adopt(Adopt::Settings).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("sqlite"), "{error}");
 }

@@ -25,7 +25,7 @@ use std::{
 };
 
 use tenure_core::{
-    Adoption, BackendError, BoxFuture, BreakScope, Finding, HolderView, Host, Label, LockView, OwnerId,
+    Adopt, Adoption, BackendError, BoxFuture, BreakScope, Finding, HolderView, Host, Label, LockView, OwnerId,
     Released, Renewal,
 };
 use tokio::{runtime::Handle, sync::oneshot};
@@ -274,8 +274,8 @@ impl Locker {
     ///
     /// # Errors
     /// As [`Locker::adopt`](crate::Locker::adopt).
-    pub fn adopt(&self) -> Result<Adoption, BackendError> {
-        self.wait(self.inner.adopt())
+    pub fn adopt(&self, adopt: Adopt) -> Result<Adoption, BackendError> {
+        self.wait(self.inner.adopt(adopt))
     }
 
     /// As [`Locker::metrics_by_lock`](crate::Locker::metrics_by_lock).

@@ -101,7 +101,7 @@ pub use tenure_core::{BackendError, ErrorKind, FencingToken, Label, LockName, Ow
 /// Views of locks, as the store reports them, and findings about the store.
 pub mod view {
     pub use tenure_core::{
-        Adoption, BreakScope, Finding, HolderView, LockView, MemoView, Mode, Severity, WaiterView,
+        Adopt, Adoption, BreakScope, Finding, HolderView, LockView, MemoView, Mode, Severity, WaiterView,
     };
 
     pub use crate::{machine::hold::Renewals, watch::Watch};

@@ -8,7 +8,7 @@ use std::{
 };
 
 use tenure_core::{
-    Adoption, BackendError, BackendHandle, BreakScope, Finding, HolderView, Host, Label, LockName, LockView,
+    Adopt, Adoption, BackendError, BackendHandle, BreakScope, Finding, HolderView, Host, Label, LockName, LockView,
     Mode, OwnerId, Promises,
 };
 
@@ -256,12 +256,13 @@ impl Locker {
     /// next call. Zero means that it is done. For an operator who changed the settings of all clients on purpose.
     ///
     /// # Errors
-    /// The store's; [`Unsupported`](crate::ErrorKind::Unsupported) if it keeps no such record.
+    /// The store's; [`Unsupported`](crate::ErrorKind::Unsupported) if it keeps no such record;
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a larger `max_ttl`, unless `adopt` says so.
     ///
     /// # Cancel safety
     /// The record may or may not be rewritten; the next call continues from there.
-    pub async fn adopt(&self) -> Result<Adoption, BackendError> {
-        self.ask(QUESTION, || self.engine.backend.adopt()).await
+    pub async fn adopt(&self, adopt: Adopt) -> Result<Adoption, BackendError> {
+        self.ask(QUESTION, || self.engine.backend.adopt(adopt)).await
     }
 
     /// The lease of an owner, which another process has [detached](crate::Guard::detach). Sends nothing: only a

@@ -391,14 +391,4 @@ mod tests {
             assert!(counted(other, 0).is_none(), "{other}");
         }
     }
-
-    /// A run counts for the shorter of its own interval and the other one.
-    #[test]
-    fn of_two_intervals_the_shorter_one_counts() {
-        let text = "ran, once every 10000 ms, after 1000 ms, by x";
-        let within = |every, age| counted(text, age).unwrap().within(Duration::from_millis(every)).is_some();
-        assert!(within(10_000, 8000) && within(10_000, 9500), "the store says that it is not over");
-        assert!(within(60_000, 8000));
-        assert!(within(5000, 3999) && !within(5000, 4000));
-    }
 }

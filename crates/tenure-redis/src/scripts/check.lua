@@ -1,12 +1,13 @@
 -- What there is to judge whether this server may grant. After facts and replicas.
 -- KEYS  1 record
--- ARGV  1 gate of the settings that are asked for
 -- reply {facts, uptime in s, record, a replica acknowledged in ms, that by the record, server time in us,
---       1 if this gate is open}
+--       1 if the gate of its settings, or of those to be adopted, is open}
 local said, uptime, replication = facts()
 local time = redis.call('TIME')
 local run, replid = string.match(said, '^([^|]*)|[^|]*|([^|]*)|')
-local gate = string.sub(run, 1, 16) .. '.' .. string.sub(replid, 1, 16) .. '.' .. ARGV[1]
+local asked = redis.call('HGET', KEYS[1], 'next')
+if not asked or asked == '' then asked = redis.call('HGET', KEYS[1], 'settings') or '' end
+local gate = string.sub(run, 1, 16) .. '.' .. string.sub(replid, 1, 16) .. '.' .. asked
 local last, before = acked(replication)
 return {
   said, uptime, record(), last, before, string.format('%.0f', time[1] * 1000000 + time[2]),

@@ -22,6 +22,9 @@ const IDLE: Duration = Duration::from_millis(2_500);
 const HOT_EVERY: Micros = 20_000_000;
 const HOT_ASKS: usize = 20;
 
+/// The `max_ttl` of the other clients while a larger one is rolled out.
+const SMALLER: Duration = Duration::from_secs(3);
+
 /// Lengths of leases, in ms.
 const TTLS: &[u64] = &[1_000, 1_500, 2_000, 3_000, 5_000, 6_000];
 
@@ -61,7 +64,7 @@ pub(super) fn seat(kind: WorldKind, locks: &[Use], plan: PlanKind, chance: &mut 
         asks: if is_hot { HOT_ASKS } else { 1 },
         locks: locks.to_vec(),
         renamed_every: (kind == WorldKind::Cell).then_some(25_000_000),
-        ttl: Duration::from_millis(chance.pick(TTLS)),
+        ttl: Duration::from_millis(chance.pick(TTLS)).min(if plan == PlanKind::Rollout { SMALLER } else { MAX_TTL }),
         rest,
         several: plan == PlanKind::Several,
         long,
@@ -83,6 +86,15 @@ fn rate(plan: PlanKind, chance: &mut Chance) -> i64 {
     i64::try_from(chance.below(2 * most + 1)).unwrap_or(0) - i64::try_from(most).unwrap_or(0)
 }
 
+/// The settings of the clients on a machine, and the `max_ttl` under which they were served before.
+pub(super) fn terms(kind: WorldKind, plan: PlanKind, machine: usize) -> (Terms, Option<Duration>) {
+    let mode = if plan == PlanKind::Unguarded { GuardMode::Off } else { GuardMode::On };
+    let quorum = (kind.kind() == Kind::Quorum).then(|| kind.addresses());
+    let rolls_out = plan == PlanKind::Rollout;
+    let max_ttl = if rolls_out && machine.is_multiple_of(2) { SMALLER } else { MAX_TTL };
+    (Terms { mode, max_ttl, db: 0, quorum }, rolls_out.then_some(SMALLER))
+}
+
 pub(super) fn node(kind: WorldKind, plan: PlanKind, id: usize, chance: &mut Chance) -> Node {
     let max = i64::try_from(MAX_TTL.as_micros()).unwrap_or(0);
     let mut life = |run: u64| {
@@ -100,8 +112,6 @@ pub(super) fn node(kind: WorldKind, plan: PlanKind, id: usize, chance: &mut Chan
     if kind == WorldKind::Cell {
         second.clock = first.clock.clone();
     }
-    let mode = if plan == PlanKind::Unguarded { GuardMode::Off } else { GuardMode::On };
-    let quorum = (kind.kind() == Kind::Quorum).then(|| kind.addresses());
     let role = match kind {
         WorldKind::Twins if id == 1 => Role::Replica,
         _ => Role::Master { unheard_since: None, has_replica: kind == WorldKind::Twins },
@@ -112,7 +122,6 @@ pub(super) fn node(kind: WorldKind, plan: PlanKind, id: usize, chance: &mut Chan
         role,
         kind: kind.kind(),
         rules: Rules::default(),
-        terms: Terms { mode, max_ttl: MAX_TTL, db: 0, quorum },
         life: first,
         standby: matches!(kind, WorldKind::Pair | WorldKind::Cell).then_some(second),
         data: Data::default(),

@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tenure_redis::{ClientRefusal, Decision, Predecessor, ServerFacts, ServerRecord, decide, renewals_wait};
+use tenure_redis::{
+    ClientRefusal, Decision, Predecessor, ServerFacts, ServerRecord, Terms, decide, renewals_wait,
+};
 
 use super::{Kind, Node, Reply, Role};
 use crate::clockwork::Micros;
@@ -10,6 +12,10 @@ use crate::clockwork::Micros;
 /// What a client knows when it looks at a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
+    /// Its settings.
+    pub(crate) terms: Terms,
+    /// The `max_ttl` under which it was served last.
+    pub(crate) served: Option<Duration>,
     /// The run that let it through last, if any did.
     pub(crate) passed: Option<u64>,
     /// Another one that answered later, and how long ago.
@@ -27,8 +33,8 @@ impl Look {
 }
 
 impl Node {
-    fn gate_name(&self) -> Arc<str> {
-        Arc::from(format!("{}.{}.{}", self.life.run, self.replid, self.terms))
+    fn gate_name(&self, terms: &Terms) -> Arc<str> {
+        Arc::from(format!("{}.{}.{terms}", self.life.run, self.replid))
     }
 
     /// When its replica acknowledged last, as `INFO` says it: by a lag in whole seconds. Nothing of one that is not connected.
@@ -54,6 +60,8 @@ impl Node {
             acked: self.acked(now),
             predecessor: look.predecessor,
             moved: look.moved(self.life.run),
+            served: look.served,
+            longest: None,
             now: Duration::from_micros(wall),
         }
     }
@@ -73,12 +81,12 @@ impl Node {
     }
 
     /// As `rewound.lua`: it has forgotten leases, as one that restarted.
-    pub(super) fn close(&mut self, now: Micros, known: u64) {
+    pub(super) fn close(&mut self, now: Micros, known: u64, wait: Duration) {
         self.data.open = None;
         self.data.counter = known;
         if let Some(record) = &mut self.data.record {
             let wall = Duration::from_millis(self.life.clock.wall(now) / 1000);
-            record.ready = wall + self.terms.max_ttl;
+            record.ready = wall + wait;
         }
     }
 
@@ -86,20 +94,23 @@ impl Node {
         let (run, epoch) = (self.life.run, self.epoch);
         if self.kind == Kind::Store {
             let (gate, renews_after) = (Ok(Arc::from("-")), Duration::ZERO);
-            return Reply::Checked { run, epoch, gate, renews_after };
+            return Reply::Checked { run, epoch, gate, renews_after, served: look.terms.max_ttl };
         }
-        let (facts, gate) = (self.facts(now, look), self.gate_name());
+        let (facts, record) = (self.facts(now, look), self.data.record.clone());
+        let served = look.terms.served(&facts, record.as_ref()).expect("BUG: no client is refused");
+        let gate = self.gate_name(&served);
         let is_open = self.may_grant(&gate);
-        let record = self.data.record.clone().map(|record| ServerRecord { is_open, ..record });
-        let decision = decide(&self.terms, &facts, record.as_ref());
-        let renews_after = renewals_wait(&self.terms, &facts, record.as_ref(), &decision);
-        let checked = |gate| Reply::Checked { run, epoch, gate, renews_after };
+        let record = record.map(|record| ServerRecord { is_open, ..record });
+        let decision = decide(&look.terms, &facts, record.as_ref());
+        let renews_after = renewals_wait(&look.terms, &facts, record.as_ref(), &decision);
+        let served = served.max_ttl;
+        let checked = |gate| Reply::Checked { run, epoch, gate, renews_after, served };
         self.remember(facts.acked);
         match decision {
             Decision::Open => checked(Ok(gate)),
             Decision::Wait { wait, .. } => checked(Err(wait)),
             Decision::Refuse(ClientRefusal::Alone) => Reply::Alone,
-            Decision::Refuse(refusal) => unreachable!("BUG: everybody has the same settings: {refusal:?}"),
+            Decision::Refuse(refusal) => unreachable!("BUG: no client is refused: {refusal:?}"),
             Decision::Write { wait, settings, next, acked, .. } => {
                 let time = u64::try_from(facts.now.as_micros()).unwrap_or(u64::MAX);
                 let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);

@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::{
-    Adoption, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, ErrorKind,
+    Adopt, Adoption, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, ErrorKind,
     FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Noted, Outcome, OwnerId,
     ProcessId, Promises, Released, Renewal, WakeStream, locked,
 };
@@ -317,7 +317,7 @@ impl Backend for TestStore {
         self.ask(Operation::Inspect, self.inner.diagnose()).await?
     }
 
-    async fn adopt(&self) -> Result<Adoption, BackendError> {
-        self.ask(Operation::Break, self.inner.adopt()).await?
+    async fn adopt(&self, adopt: Adopt) -> Result<Adoption, BackendError> {
+        self.ask(Operation::Break, self.inner.adopt(adopt)).await?
     }
 }
