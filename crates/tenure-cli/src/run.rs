@@ -835,4 +835,3 @@ async fn learn_max_ttl(locks: &Locker) {
         let _ = tokio::time::timeout(Duration::from_secs(1), locks.inspect("tenure-terms")).await;
     }
 }
-

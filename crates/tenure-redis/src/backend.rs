@@ -106,7 +106,8 @@ impl Backend for Redis {
         };
         if grants.iter().any(|grant| grant.ttl > gate.max_ttl) {
             // Others have adopted a smaller `max_ttl`: what was granted for longer must end.
-            let allowed: Vec<Grant> = grants.iter().filter(|grant| grant.ttl <= gate.max_ttl).cloned().collect();
+            let allowed: Vec<Grant> =
+                grants.iter().filter(|grant| grant.ttl <= gate.max_ttl).cloned().collect();
             let mut renewed = Box::pin(self.renew(&allowed)).await.into_iter();
             let answer = |grant: &Grant| match self.allow(grant.ttl, &gate) {
                 Ok(()) => renewed.next(),

@@ -127,7 +127,9 @@ impl Visit<'_> {
         }
         let (facts, record) = self.tried("read the record of the server", looked)?;
         let decision = guard::decide(&self.terms, &facts, record.as_ref());
-        if let Some(served) = self.terms.served(&facts, record.as_ref()).filter(|served| *served != self.terms) {
+        if let Some(served) =
+            self.terms.served(&facts, record.as_ref()).filter(|served| *served != self.terms)
+        {
             let what = format!(
                 "others use this server with {served}, and this URL has {}: no lease of this client is longer than theirs",
                 self.terms

@@ -377,7 +377,8 @@ fn held_back(
     if opens && is_alone(facts.now, facts.acked, before) {
         return Decision::Refuse(ClientRefusal::Alone);
     }
-    let left = facts.moved.map_or(Duration::ZERO, |ago| longest_lease(terms, facts, None).saturating_sub(ago));
+    let left =
+        facts.moved.map_or(Duration::ZERO, |ago| longest_lease(terms, facts, None).saturating_sub(ago));
     if opens && !left.is_zero() {
         return Decision::Wait { why: Why::Moved, wait: left };
     }
@@ -438,9 +439,8 @@ pub(crate) fn adopt(
 ) -> Decision {
     let is_alone = is_alone(facts.now, facts.acked, record.and_then(|record| record.acked));
     let settings_of = |record: &ServerRecord| record.settings.clone();
-    let wait_for = |settings: &str| {
-        in_full(terms, facts, longest_lease(terms, facts, record).max(max_ttl_of(settings)))
-    };
+    let wait_for =
+        |settings: &str| in_full(terms, facts, longest_lease(terms, facts, record).max(max_ttl_of(settings)));
     let is_shorter = record.and_then(|it| terms.max_ttl_in(it)).is_some_and(|theirs| theirs < terms.max_ttl);
     let decision = match adopt {
         _ if !facts.is_master || !is_shorter => decide(terms, facts, record),

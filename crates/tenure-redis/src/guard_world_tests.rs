@@ -431,7 +431,10 @@ fn no_history_lets_two_in_while_a_larger_max_ttl_is_rolled_out() {
         let worlds = explore(&rules).expect("L1 broke");
         assert!(worlds > 2_000, "only {worlds} worlds were looked at");
         let greedy = Rules { takes_its_own: true, ..rules };
-        assert!(explore(&greedy).is_err(), "a lease is longer than the record allows, and the model did not notice");
+        assert!(
+            explore(&greedy).is_err(),
+            "a lease is longer than the record allows, and the model did not notice"
+        );
     }
 }
 

@@ -283,8 +283,8 @@ mod tests {
             acked: None,
             predecessor: Predecessor::Unknown,
             moved: None,
-        served: None,
-        longest: None,
+            served: None,
+            longest: None,
             now: zero,
         };
         let record = ServerRecord {

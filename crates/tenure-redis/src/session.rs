@@ -18,8 +18,8 @@ use futures_util::StreamExt;
 use redis::aio::PubSubStream;
 use tenure_client::{Channels, Connections, End, Link, SingleFlight};
 use tenure_core::{
-    Adopt, Adoption, Audience, BackendError, ErrorKind, Forward, Host, Notifications, Notifier, Outcome, ProcessId,
-    WakeEvent, WakeStream, locked,
+    Adopt, Adoption, Audience, BackendError, ErrorKind, Forward, Host, Notifications, Notifier, Outcome,
+    ProcessId, WakeEvent, WakeStream, locked,
 };
 
 use crate::{

@@ -3,8 +3,8 @@
 use std::{fs, time::Duration};
 
 use tenure_core::{
-    Adopt, BackendHandle, BreakScope, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding, Grant, Label, LockName,
-    Mode, OwnerId, ProcessId, Severity,
+    Adopt, BackendHandle, BreakScope, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding, Grant, Label,
+    LockName, Mode, OwnerId, ProcessId, Severity,
     Severity::{Note, Problem, Warning},
     WaitMode,
 };

@@ -12,8 +12,8 @@ use std::{
 
 use futures_util::future::join_all;
 use tenure_core::{
-    Adopt, Audience, Backend, BackendError, BreakScope, Claim, ClaimAnswer, FencingToken, Grant, Label, LockName,
-    Memo, Mode, Noted, Outcome, OwnerId, QuorumNode, Raised, Released, Renewal, WaitMode,
+    Adopt, Audience, Backend, BackendError, BreakScope, Claim, ClaimAnswer, FencingToken, Grant, Label,
+    LockName, Memo, Mode, Noted, Outcome, OwnerId, QuorumNode, Raised, Released, Renewal, WaitMode,
 };
 use tenure_redis::Redis;
 use tenure_testkit::{

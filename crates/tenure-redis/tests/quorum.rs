@@ -3,8 +3,8 @@
 use std::{fs, sync::Arc, time::Duration};
 
 use tenure_core::{
-    Adopt, Audience, Backend, BreakScope, ErrorKind, FencingToken, Outcome, QuorumNode, Raised, Released, Severity,
-    WaitMode,
+    Adopt, Audience, Backend, BreakScope, ErrorKind, FencingToken, Outcome, QuorumNode, Raised, Released,
+    Severity, WaitMode,
 };
 use tenure_redis::Redis;
 use tenure_testkit::{

@@ -143,6 +143,10 @@ impl Remote {
             }
             Reply::ReadOnly => return Err(self.read_only(server)),
             Reply::Alone => return Err(self.alone(server)),
+            Reply::OtherTerms => {
+                let message = "the server is used with other settings";
+                return Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message));
+            }
             other => unreachable!("BUG: {other:?} to a check"),
         };
         let now = self.host.now();

@@ -174,6 +174,8 @@ pub(crate) enum Reply {
     ReadOnly,
     /// It had replicas, and none acknowledges.
     Alone,
+    /// Its record has other settings than the client.
+    OtherTerms,
     /// It has counted less than the client knows: it was put back to an earlier state.
     PutBack,
 }

@@ -25,8 +25,8 @@ use std::{
 };
 
 use tenure_core::{
-    Adopt, Adoption, BackendError, BoxFuture, BreakScope, Finding, HolderView, Host, Label, LockView, OwnerId,
-    Released, Renewal,
+    Adopt, Adoption, BackendError, BoxFuture, BreakScope, Finding, HolderView, Host, Label, LockView,
+    OwnerId, Released, Renewal,
 };
 use tokio::{runtime::Handle, sync::oneshot};
 

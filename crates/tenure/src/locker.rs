@@ -8,8 +8,8 @@ use std::{
 };
 
 use tenure_core::{
-    Adopt, Adoption, BackendError, BackendHandle, BreakScope, Finding, HolderView, Host, Label, LockName, LockView,
-    Mode, OwnerId, Promises,
+    Adopt, Adoption, BackendError, BackendHandle, BreakScope, Finding, HolderView, Host, Label, LockName,
+    LockView, Mode, OwnerId, Promises,
 };
 
 use crate::{

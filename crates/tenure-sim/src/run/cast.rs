@@ -64,7 +64,11 @@ pub(super) fn seat(kind: WorldKind, locks: &[Use], plan: PlanKind, chance: &mut 
         asks: if is_hot { HOT_ASKS } else { 1 },
         locks: locks.to_vec(),
         renamed_every: (kind == WorldKind::Cell).then_some(25_000_000),
-        ttl: Duration::from_millis(chance.pick(TTLS)).min(if plan == PlanKind::Rollout { SMALLER } else { MAX_TTL }),
+        ttl: Duration::from_millis(chance.pick(TTLS)).min(if plan == PlanKind::Rollout {
+            SMALLER
+        } else {
+            MAX_TTL
+        }),
         rest,
         several: plan == PlanKind::Several,
         long,

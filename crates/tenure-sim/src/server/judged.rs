@@ -97,7 +97,7 @@ impl Node {
             return Reply::Checked { run, epoch, gate, renews_after, served: look.terms.max_ttl };
         }
         let (facts, record) = (self.facts(now, look), self.data.record.clone());
-        let served = look.terms.served(&facts, record.as_ref()).expect("BUG: no client is refused");
+        let Some(served) = look.terms.served(&facts, record.as_ref()) else { return Reply::OtherTerms };
         let gate = self.gate_name(&served);
         let is_open = self.may_grant(&gate);
         let record = record.map(|record| ServerRecord { is_open, ..record });
@@ -110,7 +110,7 @@ impl Node {
             Decision::Open => checked(Ok(gate)),
             Decision::Wait { wait, .. } => checked(Err(wait)),
             Decision::Refuse(ClientRefusal::Alone) => Reply::Alone,
-            Decision::Refuse(refusal) => unreachable!("BUG: no client is refused: {refusal:?}"),
+            Decision::Refuse(refusal) => unreachable!("BUG: it is served: {refusal:?}"),
             Decision::Write { wait, settings, next, acked, .. } => {
                 let time = u64::try_from(facts.now.as_micros()).unwrap_or(u64::MAX);
                 let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);

@@ -8,9 +8,9 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::{
-    Adopt, Adoption, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, ErrorKind,
-    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Noted, Outcome, OwnerId,
-    ProcessId, Promises, Released, Renewal, WakeStream, locked,
+    Adopt, Adoption, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer,
+    ErrorKind, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Noted, Outcome,
+    OwnerId, ProcessId, Promises, Released, Renewal, WakeStream, locked,
 };
 
 use crate::{connect, locker::Locker, testing::host::TestHost};
