@@ -83,7 +83,8 @@ impl Backend for Redis {
         promises.wake = WakeSupport::Pushed;
         promises.memo = Memos::Kept;
         promises.max_ttl = self.sessions.shared.max_ttl();
-        promises.max_ttl_parameter = (!is_cluster).then_some("max_ttl");
+        let is_own = promises.max_ttl == config.max_ttl();
+        promises.max_ttl_parameter = (!is_cluster && is_own).then_some("max_ttl");
         promises.ttl_grain = Duration::from_millis(1);
         promises
     }

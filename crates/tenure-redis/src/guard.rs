@@ -106,6 +106,8 @@ pub struct ServerRecord {
     pub replid: String,
     /// From when it may grant, on the server's wall clock.
     pub ready: Duration,
+    /// How long that was when it was written: after a step back of the clock no more is left.
+    pub wait: Duration,
     /// The [`Terms`], as text.
     pub settings: String,
     /// The terms that are to be adopted once it is ready, as text.
@@ -329,8 +331,9 @@ fn without_record(terms: &Terms, facts: &ServerFacts, ours: String) -> Decision 
 fn with_record(terms: &Terms, facts: &ServerFacts, record: &ServerRecord, ours: String) -> Decision {
     // While settings are being adopted there may be leases of the old ones.
     let longest = longest_lease(terms, facts, Some(record));
-    // After a step back of the clock no more is left than the longest wait there is.
-    let left = record.ready.saturating_sub(facts.now).min(longest + LINGER);
+    // Never shorter than it was written, if by a client with a larger `max_ttl`: the counter waits on the end of the
+    // wait, and a gate that opened before would let tokens run ahead of the clock.
+    let left = record.ready.saturating_sub(facts.now).min(record.wait);
     let (why, wait) = if is_of_this_history(record, facts) {
         let overlaps = facts.predecessor == Predecessor::Serving;
         if overlaps && !record.is_open && left < longest {

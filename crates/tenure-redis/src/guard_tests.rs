@@ -29,7 +29,8 @@ fn facts() -> ServerFacts {
 
 fn record() -> ServerRecord {
     let (run_id, replid, settings) = ("run".into(), "history".into(), terms(GuardMode::On).to_string());
-    ServerRecord { run_id, replid, ready: Duration::ZERO, settings, next: None, acked: None, is_open: true }
+    let (ready, wait) = (Duration::ZERO, MAX + LINGER);
+    ServerRecord { run_id, replid, ready, wait, settings, next: None, acked: None, is_open: true }
 }
 
 #[track_caller]
@@ -352,6 +353,15 @@ fn a_larger_max_ttl_is_adopted_only_on_purpose() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// L2: a client with a smaller `max_ttl` does not shorten a wait that one with a larger one has written: the counter waits on its end.
+#[test]
+fn a_wait_that_another_client_wrote_is_not_shortened() {
+    let wait = 3 * MAX + LINGER;
+    let written = ServerRecord { ready: NOW + wait, wait, is_open: false, ..record() };
+    let decision = decide(&terms(GuardMode::On), &facts(), Some(&written));
+    assert_eq!(decision, Decision::Wait { why: Why::Waiting, wait });
 }
 
 /// L1: after a fail-over a client with the smaller `max_ttl` has written the wait. One with the larger one renews nothing until the

@@ -157,6 +157,7 @@ impl Server {
             run_id: id(it.run),
             replid: id(it.replid),
             ready: NOW + TICK * u32::from(it.wait),
+            wait: TICK * u32::from(it.wait),
             settings: terms(it.max).to_string(),
             next: None,
             acked: it.acked.map(ago),

@@ -13,14 +13,14 @@ use std::{
 
 use redis::Value;
 use tenure_client::SingleFlight;
-use tenure_core::{Adopt, Adoption, BackendError, ErrorKind, Moment, Outcome, locked};
+use tenure_core::{Adopt, Adoption, BackendError, ErrorKind, Moment, Outcome, Timing, locked};
 
 use crate::{
     config::{GuardMode, Topology},
     connection::{Connection, Wire},
     error,
     guard::{
-        self, ClientRefusal, Decision, LOOK, Predecessor, ServerFacts, ServerRecord, Terms, Why,
+        self, ClientRefusal, Decision, LINGER, LOOK, Predecessor, ServerFacts, ServerRecord, Terms, Why,
         renewals_wait,
     },
     script::{Reply, number},
@@ -537,7 +537,9 @@ fn parse_record(text: &str, acked: Option<Duration>, is_open: bool) -> Option<Se
     let ready = Duration::from_millis(fields.next()?.parse().ok()?);
     let (settings, next) = (fields.next()?, fields.next()?);
     let next = Some(next).filter(|n| !n.is_empty());
-    Some(ServerRecord { run_id, replid, ready, settings, next, acked, is_open })
+    // Without it, the longest there may be.
+    let wait = fields.next().and_then(|text| millis(&text)).unwrap_or(Timing::MAX_TTL + LINGER);
+    Some(ServerRecord { run_id, replid, ready, wait, settings, next, acked, is_open })
 }
 
 /// What is written besides what was judged.

@@ -291,6 +291,7 @@ mod tests {
             run_id: old.into(),
             replid,
             ready: zero,
+            wait: zero,
             settings,
             next: None,
             acked: None,

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::{Either, select};
 use tenure::{AcquireError, Guard, Lock, Locker, ReleaseError};
-use tenure_core::{Mode, Outcome};
+use tenure_core::{ErrorKind, Mode, Outcome};
 
 use crate::{
     chance::Chance,
@@ -184,6 +184,10 @@ impl Program {
         match answer {
             Ok(Some(guard)) => self.hold(mode, guard, asking, is_healed).await,
             Ok(None) | Err(AcquireError::TimedOut { .. }) => asking.failed(NotEntered::Busy),
+            // It asked for a longer lease than others allow.
+            Err(AcquireError::Store(error)) if error.kind() == ErrorKind::Invalid => {
+                asking.failed(NotEntered::GaveUp)
+            }
             Err(AcquireError::Store(error)) => {
                 asking.failed(NotEntered::Failed(error.outcome() == Outcome::NotApplied));
             }

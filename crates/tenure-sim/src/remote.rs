@@ -43,6 +43,8 @@ struct Session {
     gate: Gate,
     /// When the server was asked last whether it has its replicas, if it had some.
     looked_at: Moment,
+    /// The `max_ttl` under which it serves this client.
+    served: Duration,
 }
 
 /// The largest token that a process was granted through one gate.
@@ -136,10 +138,10 @@ impl Remote {
             let (terms, served, passed) = (self.terms, seen.served, seen.passed);
             Look { terms, served, passed, later, predecessor: self.world.predecessor_of(server) }
         };
-        let (run, epoch, gate, after) = match self.ask_at(server, wire, Request::Check(look)).await? {
+        let (run, epoch, gate, after, served) = match self.ask_at(server, wire, Request::Check(look)).await? {
             Reply::Checked { run, epoch, gate, renews_after, served } => {
                 locked(&self.seen).served = Some(served);
-                (run, epoch, gate, renews_after)
+                (run, epoch, gate, renews_after, served)
             }
             Reply::ReadOnly => return Err(self.read_only(server)),
             Reply::Alone => return Err(self.alone(server)),
@@ -158,7 +160,7 @@ impl Remote {
                 Gate::Closed { until: from + wait, renews: (!after.is_zero()).then(|| from + after) }
             }
         };
-        let session = Session { wire: Wire { server, epoch }, gate, looked_at: asked_at };
+        let session = Session { wire: Wire { server, epoch }, gate, looked_at: asked_at, served };
         *locked(&self.session) = Some(session.clone());
         Ok(session)
     }
@@ -234,10 +236,17 @@ impl Remote {
     }
 
     /// Runs a request that needs an open gate, looking again if it is not as we thought.
-    async fn through_gate(&self, request: impl Fn(Arc<str>) -> Request) -> Result<Reply, BackendError> {
+    async fn through_gate(
+        &self,
+        ttl: Option<Duration>,
+        request: impl Fn(Arc<str>) -> Request,
+    ) -> Result<Reply, BackendError> {
         let mut closed = None;
         for _ in 0..3 {
             let session = self.fresh().await?;
+            if ttl > Some(session.served) {
+                return Err(too_long());
+            }
             match &session.gate {
                 Gate::Open(text) => match self.ask(session.wire, request(text.clone())).await? {
                     Reply::GateClosed => {}
@@ -269,6 +278,11 @@ impl Remote {
         }
         Err(self.closed(closed.unwrap_or_else(|| self.host.now())))
     }
+}
+
+/// The record of the server allows shorter leases only.
+fn too_long() -> BackendError {
+    BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, "the ttl is too long for this server")
 }
 
 /// What the API never asks of a simulated store.
@@ -305,7 +319,7 @@ impl Backend for Remote {
             let known = locked(&self.known).through(&gate);
             Request::Claim { claim: claim.clone(), gate, known }
         };
-        match self.through_gate(request).await? {
+        match self.through_gate(Some(claim.ttl), request).await? {
             Reply::Claimed(answer) => Ok(answer),
             Reply::QueueFull => {
                 Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "the queue is full"))
@@ -325,11 +339,21 @@ impl Backend for Remote {
                     return Err(self.closed(*until));
                 }
             }
-            self.ask(session.wire, Request::Renew(grants.to_vec())).await
+            let allowed = grants.iter().filter(|grant| grant.ttl <= session.served);
+            self.ask(session.wire, Request::Renew(allowed.cloned().collect()))
+                .await
+                .map(|it| (it, session.served))
         };
         match answer.await {
-            Ok(Reply::Renewed(answers)) => answers.into_iter().map(Ok).collect(),
-            Ok(other) => unreachable!("BUG: {other:?} to a renewal"),
+            Ok((Reply::Renewed(answers), served)) => {
+                let mut answers = answers.into_iter();
+                let answer = |grant: &Grant| match grant.ttl <= served {
+                    true => Ok(answers.next().expect("BUG: each is answered")),
+                    false => Err(too_long()),
+                };
+                grants.iter().map(answer).collect()
+            }
+            Ok((other, _)) => unreachable!("BUG: {other:?} to a renewal"),
             Err(error) => grants.iter().map(|_| Err(error.clone())).collect(),
         }
     }
@@ -413,7 +437,7 @@ impl QuorumNode for Remote {
 
     async fn raise(&self, name: &LockName, owner: OwnerId, to: FencingToken) -> Result<Raised, BackendError> {
         let raise = |gate| Request::Raise { name: name.clone(), owner, to, gate };
-        match self.through_gate(raise).await? {
+        match self.through_gate(None, raise).await? {
             Reply::Raised(answer) => Ok(answer),
             other => unreachable!("BUG: {other:?} to a raise"),
         }

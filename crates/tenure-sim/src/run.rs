@@ -193,7 +193,8 @@ impl Stage {
         };
         let plan = Plan::draw(plan_kind, size, &mut chance);
         let locks = cast::locks(kind, plan_kind, &mut chance);
-        let seats = (0..machines).map(|_| cast::seat(kind, &locks, plan_kind, &mut chance)).collect();
+        let seats =
+            (0..machines).map(|machine| cast::seat(kind, machine, &locks, plan_kind, &mut chance)).collect();
         let clockwork = Clockwork::new(chance.fork());
         let world = World::new(clockwork, nodes, chance.fork());
         Self { kind, plan_kind, world, plan, seats, chance }
@@ -276,7 +277,8 @@ impl Stage {
         let longest = u64::try_from(longest.as_micros()).unwrap_or(0);
         let programs = self.seats.iter().map(|seat| seat.tasks as u64).sum::<u64>();
         // A hold that began before is up to two and a half leases long; others half a second.
-        let (hold, claim_ttl, place, guard) = (500_000, 500_000, 6_000_000, 18_000_000);
+        let guard = if self.plan_kind == PlanKind::Rollout { 32_000_000 } else { 18_000_000 };
+        let (hold, claim_ttl, place) = (500_000, 500_000, 6_000_000);
         // Who holds one of several waits for the next, and so do those before it there.
         let chain = if self.plan_kind == PlanKind::Several { u64::from(LOCKS) } else { 1 };
         chain * longest * 5 / 2

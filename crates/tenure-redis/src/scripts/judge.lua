@@ -19,11 +19,12 @@ local ready = string.format('%.0f', math.floor((time[1] * 1000000 + time[2]) / 1
 -- it refuse the next ones then. If this user lacks a right, the first two are refused.
 redis.call('HDEL', KEYS[1], '')
 if old[1] then
-  redis.call('HSET', KEYS[1], 'ready', ready)
+  redis.call('HSET', KEYS[1], 'ready', ready, 'wait', ARGV[3])
   redis.call('HDEL', KEYS[1], unpack(old))
 end
 -- Written anew, with the counter in front: it is looked up in every claim, and a small hash is read from the front.
 redis.call('HSET', KEYS[1], wait == 0 and ARGV[4] or 'token', string.format('%.0f', floor), 'run', ARGV[5],
-  'replid', ARGV[6], 'ready', ready, 'settings', ARGV[7], 'next', ARGV[8])
+  'replid', ARGV[6], 'ready', ready, 'wait', ARGV[3], 'settings', ARGV[7],
+  'next', ARGV[8])
 if ARGV[9] ~= '' then redis.call('HSET', KEYS[1], 'acked', ARGV[9]) end
 return 1

@@ -7,6 +7,7 @@ local last = tonumber(redis.call('HGET', KEYS[1], ARGV[1]))
 if not last or last >= tonumber(ARGV[2]) then return 0 end
 local time = redis.call('TIME')
 local ready = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[3]
-redis.call('HSET', KEYS[1], 'ready', string.format('%.0f', ready), 'token', ARGV[2])
+redis.call('HSET', KEYS[1], 'ready', string.format('%.0f', ready), 'wait', ARGV[3],
+  'token', ARGV[2])
 redis.call('HDEL', KEYS[1], ARGV[1])
 return 1

@@ -22,8 +22,8 @@ const IDLE: Duration = Duration::from_millis(2_500);
 const HOT_EVERY: Micros = 20_000_000;
 const HOT_ASKS: usize = 20;
 
-/// The `max_ttl` of the other clients while a larger one is rolled out.
-const SMALLER: Duration = Duration::from_secs(3);
+/// The `max_ttl` that is rolled out: longer than a former master goes on.
+const LARGER: Duration = Duration::from_secs(20);
 
 /// Lengths of leases, in ms.
 const TTLS: &[u64] = &[1_000, 1_500, 2_000, 3_000, 5_000, 6_000];
@@ -43,7 +43,13 @@ pub(super) fn locks(kind: WorldKind, plan: PlanKind, chance: &mut Chance) -> Vec
     }
 }
 
-pub(super) fn seat(kind: WorldKind, locks: &[Use], plan: PlanKind, chance: &mut Chance) -> Seat {
+pub(super) fn seat(
+    kind: WorldKind,
+    machine: usize,
+    locks: &[Use],
+    plan: PlanKind,
+    chance: &mut Chance,
+) -> Seat {
     let rest = chance.pick(&[(100, 2_000), (500, 6_000), (2_000, 15_000)]);
     let are_crowds = match plan {
         PlanKind::Crowds => true,
@@ -64,11 +70,7 @@ pub(super) fn seat(kind: WorldKind, locks: &[Use], plan: PlanKind, chance: &mut 
         asks: if is_hot { HOT_ASKS } else { 1 },
         locks: locks.to_vec(),
         renamed_every: (kind == WorldKind::Cell).then_some(25_000_000),
-        ttl: Duration::from_millis(chance.pick(TTLS)).min(if plan == PlanKind::Rollout {
-            SMALLER
-        } else {
-            MAX_TTL
-        }),
+        ttl: ttl(plan, machine, chance),
         rest,
         several: plan == PlanKind::Several,
         long,
@@ -84,6 +86,16 @@ pub(super) fn seat(kind: WorldKind, locks: &[Use], plan: PlanKind, chance: &mut 
     Seat { clock, habits, tasks: 1 + chance.index(most), process: 0, locker: None }
 }
 
+/// Some that the record does not allow, where a larger `max_ttl` is rolled out.
+fn ttl(plan: PlanKind, machine: usize, chance: &mut Chance) -> Duration {
+    let ttl = Duration::from_millis(chance.pick(TTLS));
+    if has_larger(plan, machine) && chance.per_mille(300) { ttl + MAX_TTL } else { ttl }
+}
+
+fn has_larger(plan: PlanKind, machine: usize) -> bool {
+    plan == PlanKind::Rollout && !machine.is_multiple_of(2)
+}
+
 /// Within 0.95 %, with servers that are almost right, so that two differ by less than 1 %; else up to 5 %.
 fn rate(plan: PlanKind, chance: &mut Chance) -> i64 {
     let most = if plan == PlanKind::Drift { 50_000 } else { 9_500 };
@@ -95,8 +107,8 @@ pub(super) fn terms(kind: WorldKind, plan: PlanKind, machine: usize) -> (Terms, 
     let mode = if plan == PlanKind::Unguarded { GuardMode::Off } else { GuardMode::On };
     let quorum = (kind.kind() == Kind::Quorum).then(|| kind.addresses());
     let rolls_out = plan == PlanKind::Rollout;
-    let max_ttl = if rolls_out && machine.is_multiple_of(2) { SMALLER } else { MAX_TTL };
-    (Terms { mode, max_ttl, db: 0, quorum }, rolls_out.then_some(SMALLER))
+    let max_ttl = if has_larger(plan, machine) { LARGER } else { MAX_TTL };
+    (Terms { mode, max_ttl, db: 0, quorum }, rolls_out.then_some(MAX_TTL))
 }
 
 pub(super) fn node(kind: WorldKind, plan: PlanKind, id: usize, chance: &mut Chance) -> Node {

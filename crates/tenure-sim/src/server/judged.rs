@@ -86,7 +86,7 @@ impl Node {
         self.data.counter = known;
         if let Some(record) = &mut self.data.record {
             let wall = Duration::from_millis(self.life.clock.wall(now) / 1000);
-            record.ready = wall + wait;
+            (record.ready, record.wait) = (wall + wait, wait);
         }
     }
 
@@ -119,7 +119,7 @@ impl Node {
                 let ready = Duration::from_millis(time / 1000 + wait_ms);
                 let ServerFacts { run_id, replid, .. } = facts;
                 self.data.record =
-                    Some(ServerRecord { run_id, replid, ready, settings, next, acked, is_open });
+                    Some(ServerRecord { run_id, replid, ready, wait, settings, next, acked, is_open });
                 self.data.open = is_open.then(|| gate.clone());
                 checked(if is_open { Ok(gate) } else { Err(wait) })
             }
