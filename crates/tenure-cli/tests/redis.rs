@@ -185,11 +185,12 @@ fn a_larger_max_ttl_joins_and_is_adopted_only_on_purpose() {
     stage.beats("old");
     stage.run(&["-q", "run", "--url", &new, "new", "--", "true"]).silent(0);
     let refused = stage.run(&["doctor", "-q", "--url", &new, "--adopt"]);
-    refused.complained(64, "repeat this with --raise");
-    assert!(
-        refused.err.contains("max_ttl of 1.0 s, this URL one of 3.0 s") && refused.err.contains(" sh"),
-        "{refused:?}"
+    refused.complained(
+        69,
+        "this Redis server is used with guard=on max_ttl=1s, and this URL has guard=on max_ttl=3s",
     );
+    let told = stage.run(&["doctor", "--url", &new, "--adopt"]);
+    assert!(told.err.contains("holders and waiters seen: ") && told.err.contains(" sh"), "{told:?}");
     stage.run(&["-q", "run", "other", "--", "true"]).silent(0);
     stage.touch("go");
     holder.ended().silent(0);

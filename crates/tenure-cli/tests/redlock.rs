@@ -459,7 +459,7 @@ fn doctor_adopts_new_settings_on_every_node() {
     let ours = |arguments: &[&str]| stage.run(&[&["--url", &url], arguments].concat());
     let found = ours(&["doctor", "--json"]);
     assert_eq!(found.out.matches("this URL has quorum=5 guard=on max_ttl=5s").count(), 5, "{found:?}");
-    ours(&["doctor", "-q", "--adopt"]).complained(64, "repeat this with --raise");
+    ours(&["doctor", "-q", "--adopt"]).complained(69, "doctor --adopt --raise");
     ours(&["doctor", "-q", "--adopt", "--raise"]).silent(0);
     ours(&["run", "-q", "job", "--", "true"]).mute(0);
     stage.run(&["run", "job", "--", "true"]).complained(69, "max_ttl=5s");

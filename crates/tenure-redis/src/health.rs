@@ -436,9 +436,9 @@ fn refused(place: &str, refusal: &ClientRefusal) -> BackendError {
         ClientRefusal::Raise { theirs, ours } => (
             ErrorKind::Invalid,
             format!(
-                "the record of this Redis server says {theirs}, and this URL {ours}: clients with either are served until the \
-                 record is raised, and those with the smaller max_ttl are refused from then on; once no client with it runs \
-                 or will be started, run `tenure doctor --adopt --raise`"
+                "this Redis server is used with {theirs}, and this URL has {ours}. Clients with either are served until the larger \
+                 max_ttl is adopted; those with the smaller one are refused from then on. Once none of them runs or will be \
+                 started: `tenure doctor --adopt --raise`"
             ),
         ),
         ClientRefusal::Mismatch { theirs, ours } => (

@@ -237,10 +237,13 @@ async fn clients_with_a_larger_max_ttl_join_and_take_no_lease_longer_than_the_ot
     let grant = until_granted(&holder).await;
     let (joined, greedy) =
         (Player::new(new.clone(), "new").lasting(ttl), Player::new(new.clone(), "other").lasting(2 * ttl));
+    // Also the first claim of a process, before it knows the record.
+    for _ in 0..2 {
+        let refused = greedy.backend.claim(&greedy.claim).await.unwrap_err();
+        assert!(refused.kind() == ErrorKind::Invalid && refused.to_string().contains("--adopt"), "{refused}");
+    }
     let theirs = joined.enter().await;
     assert_eq!(new.promises().max_ttl, ttl);
-    let refused = greedy.backend.claim(&greedy.claim).await.unwrap_err();
-    assert!(refused.kind() == ErrorKind::Invalid && refused.to_string().contains("--adopt"), "{refused}");
     assert_eq!(joined.renew(&theirs).await, Renewal::Renewed);
     assert_eq!(holder.renew(&grant).await, Renewal::Renewed);
     // The record is lost: whoever writes it anew, nothing is granted before the longest lease has ended.
@@ -251,6 +254,22 @@ async fn clients_with_a_larger_max_ttl_join_and_take_no_lease_longer_than_the_ot
     let smaller = Player::new(redis(&server.url("?max_ttl=1s")), "old").lasting(ttl);
     let refused = smaller.backend.claim(&smaller.claim).await.unwrap_err();
     assert!(refused.kind() == ErrorKind::Invalid && refused.to_string().contains("max_ttl=3s"), "{refused}");
+}
+
+/// H4.5: a smaller `max_ttl` is adopted. A lease that is longer ends; the others of its process are renewed.
+#[tokio::test]
+async fn one_lease_that_is_too_long_does_not_end_the_others() {
+    let server = RedisServer::start();
+    let (large, small) = (redis(&server.url("?max_ttl=4s")), redis(&server.url("?max_ttl=2s")));
+    let lasting = |name, seconds| Player::new(large.clone(), name).lasting(Duration::from_secs(seconds));
+    let (long, short) = (until_granted(&lasting("long", 4)).await, until_granted(&lasting("short", 2)).await);
+    assert!(small.adopt(Adopt::Settings).await.unwrap().wait > Duration::from_secs(3));
+    let grants = [long, short];
+    // The first one finds out.
+    assert!(large.renew(&grants).await.iter().all(Result::is_err));
+    let renewed = large.renew(&grants).await;
+    assert!(matches!(renewed[1], Ok(Renewal::Renewed)), "{renewed:?}");
+    assert_eq!(renewed[0].as_ref().unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 async fn until_granted(player: &Player) -> Grant {
