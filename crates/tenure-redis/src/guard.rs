@@ -387,6 +387,12 @@ pub fn renewals_wait(
 pub(crate) fn adopt(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
     let is_alone = is_alone(facts.now, facts.acked, record.and_then(|record| record.acked));
     let settings_of = |record: &ServerRecord| record.settings.clone();
+    // No wait is shortened: the master before a server that was promoted, and restarted since, may still grant.
+    let wait_for = |settings: &str| {
+        let longest = terms.max_ttl.max(max_ttl_of(settings));
+        let left = record.map_or(Duration::ZERO, |record| record.ready.saturating_sub(facts.now));
+        in_full(terms, facts, longest).max(left.min(longest + LINGER))
+    };
     match decide(terms, facts, record) {
         // Without a guard nobody waits for anything.
         Decision::Refuse(ClientRefusal::Mismatch { ours, .. }) if terms.mode == GuardMode::Off => {
@@ -394,13 +400,13 @@ pub(crate) fn adopt(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRe
         }
         Decision::Refuse(ClientRefusal::Mismatch { ours, .. }) => {
             let settings = record.map_or_else(|| ours.clone(), settings_of);
-            let wait = in_full(terms, facts, terms.max_ttl.max(max_ttl_of(&settings)));
+            let wait = wait_for(&settings);
             Decision::Write { why: Why::Adopting, wait, settings, next: Some(ours), acked: facts.acked }
         }
         refused @ Decision::Refuse(ClientRefusal::NotMaster) => refused,
         _ if is_alone && terms.mode == GuardMode::On => {
             let settings = record.map_or_else(|| terms.to_string(), settings_of);
-            let wait = in_full(terms, facts, terms.max_ttl.max(max_ttl_of(&settings)));
+            let wait = wait_for(&settings);
             let next = record.and_then(|record| record.next.clone());
             Decision::Write { why: Why::Adopting, wait, settings, next, acked: None }
         }

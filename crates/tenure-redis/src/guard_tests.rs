@@ -378,6 +378,20 @@ fn adopting_waits_for_the_longest_lease_of_either_settings() {
     }
 }
 
+/// L1: a server was promoted, and restarted as one that never was. To adopt settings shortened the wait that was written before.
+#[test]
+fn adopting_shortens_no_wait() {
+    let waits = ServerRecord { ready: NOW + MAX + LINGER, is_open: false, ..record() };
+    let other = Terms { max_ttl: MAX / 2, ..terms(GuardMode::On) };
+    let alone = ServerRecord { acked: Some(NOW - 2 * GRACE), ..waits.clone() };
+    for (terms, record) in [(other, waits), (terms(GuardMode::On), alone)] {
+        match adopt(&terms, &facts(), Some(&record)) {
+            Decision::Write { why: Why::Adopting, wait, .. } => assert_eq!(wait, MAX + LINGER),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[test]
 fn without_a_guard_nothing_waits() {
     let settings = terms(GuardMode::Off).to_string();
