@@ -59,6 +59,12 @@ pub(crate) fn no_lock(key: &[u8]) -> BackendError {
     BackendError::new(Invalid, Outcome::NotApplied, message).with("key", String::from_utf8_lossy(key))
 }
 
+/// A place in a queue that a newer version wrote.
+pub(crate) fn newer(key: &[u8]) -> BackendError {
+    let message = "the stored state of the lock is newer than this tenure: upgrade it";
+    BackendError::new(Unsupported, Outcome::NotApplied, message).with("key", String::from_utf8_lossy(key))
+}
+
 /// The cluster has lost data that this process has seen.
 pub(crate) fn put_back() -> BackendError {
     let message = "the etcd cluster was restored to an earlier state, in which fencing tokens would repeat; restore \

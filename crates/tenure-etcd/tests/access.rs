@@ -211,6 +211,32 @@ async fn a_key_that_is_no_lock_is_named_and_left_alone() {
     assert_eq!(etcd(&server.url("")).list("").await.unwrap(), [], "they are nobody's locks");
 }
 
+/// A place that a newer version wrote is no key of others: nobody is to delete it.
+#[tokio::test]
+async fn a_place_of_a_newer_version_is_refused() {
+    let server = EtcdServer::start();
+    let player = Player::new(etcd(&server.url("")), "job");
+    player.enter().await;
+    let place = server.ask(&["get", "job/", "--prefix"]);
+    let (key, value) = place.split_once('\n').unwrap();
+    let (_, lease) = value.split_once(r#""lease":"#).unwrap();
+    let lease: i64 = lease.split([',', '}']).next().unwrap().parse().unwrap();
+    let newer = value.replacen('{', r#"{"format":1,"more":true,"#, 1);
+    server.ask(&["put", key, &newer, &format!("--lease={lease:x}")]);
+    let told = "the stored state of the lock is newer than this tenure: upgrade it";
+    let error = refusal(&server.url(""), "job").await;
+    says(&error, ErrorKind::Unsupported, told);
+    assert!(error.to_string().contains(key), "{error}");
+    let other = etcd(&server.url(""));
+    says(&other.inspect(&player.claim.name).await.unwrap_err(), ErrorKind::Unsupported, told);
+    says(&other.list("").await.unwrap_err(), ErrorKind::Unsupported, told);
+    assert_eq!(server.ask(&["get", key, "--print-value-only"]), newer);
+    // Data of another program that says the same word.
+    server.ask(&["del", key]);
+    server.ask(&["put", "other/beef", r#"{"format":1}"#]);
+    assert_eq!(other.list("").await.unwrap(), []);
+}
+
 /// Data of others beside our locks, and locks whose names go on, are not taken for places in a line.
 #[tokio::test]
 async fn keys_that_do_not_look_like_places_do_not_count() {
