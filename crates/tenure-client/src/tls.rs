@@ -1,7 +1,7 @@
 //! Which servers are trusted over TLS, the client certificate, and the meaning of a refusal. The process-wide provider of ciphers is
 //! not set: it is named here.
 
-use std::{path::Path, sync::Arc};
+use std::{error::Error, path::Path, sync::Arc};
 
 use rustls::{
     ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier,
@@ -98,8 +98,9 @@ pub enum TlsFault {
 }
 
 impl TlsFault {
-    /// From the words of an error and of its sources: drivers hand on no more.
-    pub fn of(words: &str) -> Option<Self> {
+    /// From the words of an error: drivers hand on no more.
+    pub fn of(error: &(dyn Error + 'static)) -> Option<Self> {
+        let words = words(error);
         let has = |parts: &[&str]| parts.iter().any(|part| words.contains(part));
         if has(&["alert: CertificateRequired", "alert: HandshakeFailure"]) {
             Some(Self::NoIdentity)
@@ -124,6 +125,12 @@ impl TlsFault {
         }
     }
 
+    /// The same, where a server says no more than that the client certificate is bad and none was shown, as those in Go do.
+    #[must_use]
+    pub fn of_nameless(self) -> Self {
+        if self == Self::IdentityRefused { Self::NoIdentity } else { self }
+    }
+
     /// What is wrong and what to do, for people: with the names of the settings.
     pub fn message(self, server: &str, ca: &str, name: &str, (cert, key): (&str, &str)) -> String {
         match self {
@@ -145,6 +152,12 @@ impl TlsFault {
             ),
         }
     }
+}
+
+/// The words of an error and of its sources.
+pub fn words(error: &(dyn Error + 'static)) -> String {
+    let all = std::iter::successors(Some(error), |error| (*error).source());
+    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// The authorities of a file in PEM.

@@ -211,6 +211,11 @@ impl Backend for Redis {
         self.examine().await
     }
 
+    async fn may_grant(&self) -> Result<(), BackendError> {
+        let session = self.sessions.session().await?;
+        session.health.ensure_fit(FitFor::Claim, self.sessions.host().now()).await.map(drop)
+    }
+
     async fn adopt(&self) -> Result<Adoption, BackendError> {
         self.sessions.adopt().await
     }

@@ -338,7 +338,7 @@ fn certificates(config: &Config) -> Result<Option<TlsCertificates>, BackendError
         tls::authorities(path, "ca")?;
         read(path)
     });
-    let client_tls = config.identity().map_err(error::unusable)?.map(|(cert, key)| {
+    let client_tls = config.identity()?.map(|(cert, key)| {
         Ok::<_, BackendError>(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? })
     });
     let (root_cert, client_tls) = (root_cert.transpose()?, client_tls.transpose()?);
