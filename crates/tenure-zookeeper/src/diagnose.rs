@@ -49,8 +49,8 @@ fn strangers(locks: &[LockView], layout: Layout) -> Option<Finding> {
     };
     let others: Vec<&LockView> = locks.iter().filter(are_others).collect();
     let what = format!(
-        "{} locks have nodes of clients with another layout, the first is {}: Tenure waits for them, and they do not wait for \
-         Tenure",
+        "{} locks have nodes of clients with another layout, the first is {}: they do not wait for Tenure, which refuses to \
+         acquire these locks",
         others.len(),
         shown(others.first()?.name.as_str()).within(64)
     );

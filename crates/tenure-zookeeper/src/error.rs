@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_core::{
     BackendError,
-    ErrorKind::{self, Corrupt, Denied, Invalid, Throttled, TimedOut, Unavailable},
+    ErrorKind::{self, Corrupt, Denied, Invalid, Throttled, TimedOut, Unavailable, Unsupported},
     Outcome::{self, NotApplied, Unknown},
 };
 use zookeeper_client::Error;
@@ -70,6 +70,18 @@ pub(crate) fn no_lock(place: &str, path: &str) -> BackendError {
         "{path} holds data that tenure did not write; use another lock name, or another path in the URL"
     );
     BackendError::new(Invalid, NotApplied, message).with("zookeeper", place)
+}
+
+/// Another library has a node there that is named in another way than the URL says.
+pub(crate) fn mixed(place: &str, path: &str) -> BackendError {
+    let message = "a client with another layout uses this lock, and would not wait for Tenure; set layout= in the URL as its library \
+                   names nodes, or use another path";
+    BackendError::new(Invalid, NotApplied, message).with("zookeeper", place).with("node", path)
+}
+
+pub(crate) fn newer(place: &str, path: &str) -> BackendError {
+    let message = "the stored state of the lock is newer than this tenure: upgrade it";
+    BackendError::new(Unsupported, NotApplied, message).with("zookeeper", place).with("node", path)
 }
 
 /// The ensemble has lost data that this process has seen.

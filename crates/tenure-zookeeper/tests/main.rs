@@ -10,6 +10,7 @@ mod conformance;
 mod faults;
 mod hostile;
 mod input;
+mod layouts;
 mod partition;
 mod regressions;
 mod stage;
