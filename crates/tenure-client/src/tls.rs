@@ -193,3 +193,17 @@ pub fn system_certificates(parameter: &str) -> Result<Vec<CertificateDer<'static
 fn broken(message: impl Into<String>) -> BackendError {
     BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ciphers_that_a_program_has_chosen_stay() {
+        let mut own = ring::default_provider();
+        own.cipher_suites.truncate(1);
+        own.install_default().unwrap();
+        provide();
+        assert_eq!(CryptoProvider::get_default().unwrap().cipher_suites.len(), 1);
+    }
+}

@@ -13,4 +13,8 @@ mod input;
 mod layouts;
 mod partition;
 mod regressions;
+#[cfg(feature = "sasl")]
+mod sasl;
 mod stage;
+#[cfg(feature = "tls")]
+mod tls;
