@@ -1,5 +1,5 @@
 //! Which servers are trusted over TLS, the client certificate, and the meaning of a refusal. The process-wide provider of ciphers is
-//! not set: it is named here.
+//! set only for drivers that take no other: see [`provide`].
 
 use std::{error::Error, path::Path, sync::Arc};
 
@@ -16,6 +16,15 @@ use crate::refusal::{UrlError, bad};
 /// The ciphers of all our connections.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
+}
+
+/// Makes them the ciphers of the process as well, for drivers that take those and panic where two libraries of ciphers are built in
+/// and none was chosen. What the program has chosen stays.
+pub fn provide() {
+    if CryptoProvider::get_default().is_none() {
+        // OK to ignore because another thread was faster, and has chosen one.
+        let _ = ring::default_provider().install_default();
+    }
 }
 
 /// The start of every configuration.
@@ -196,4 +205,18 @@ pub fn system_certificates(parameter: &str) -> Result<Vec<CertificateDer<'static
 
 fn broken(message: impl Into<String>) -> BackendError {
     BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ciphers_that_a_program_has_chosen_stay() {
+        let mut own = ring::default_provider();
+        own.cipher_suites.truncate(1);
+        own.install_default().unwrap();
+        provide();
+        assert_eq!(CryptoProvider::get_default().unwrap().cipher_suites.len(), 1);
+    }
 }

@@ -10,7 +10,7 @@ use std::{
 use mysql_async::{
     ClientIdentity, Conn, DriverError, Error, IoError, Opts, OptsBuilder, SslOpts, prelude::Queryable,
 };
-use rustls::{CertificateError, crypto::CryptoProvider};
+use rustls::CertificateError;
 use tenure_cas::CellError;
 use tenure_client::{Connections, End, Link, Secret, StallDetector, tls};
 use tenure_core::{BackendError, ErrorKind, Host, Notifier, Outcome, locked};
@@ -284,11 +284,7 @@ async fn connect(config: &Config, server: &Server, name: &str) -> Result<Conn, B
     if mode == TlsMode::Disabled {
         return log_in(options(config, server, None)?).await.map_err(failed);
     }
-    // The driver takes the provider of the process; one that the program has chosen stays.
-    if CryptoProvider::get_default().is_none() {
-        // OK to ignore because another thread was faster, and has chosen one.
-        let _ = (*tls::provider()).clone().install_default();
-    }
+    tls::provide();
     let trusted = trust(config, mode)?;
     match log_in(options(config, server, Some(trusted.clone()))?).await {
         Err(Error::Driver(DriverError::NoClientSslFlagFromServer)) if mode == TlsMode::Preferred => {

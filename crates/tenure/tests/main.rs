@@ -81,6 +81,14 @@ mod stores;
 #[cfg(feature = "testing")]
 mod testing;
 mod threads;
+#[cfg(all(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper-tls"
+))]
+mod tls;
 mod turns;
 #[cfg(all(feature = "redlock", feature = "postgres", feature = "zookeeper"))]
 mod url_secrets;
