@@ -55,9 +55,47 @@ const CLIENTS: &[Client] = &[
     },
 ];
 
-/// Installs what is not there yet in the version that is pinned.
+/// What the ring meets.
+const RING: &[Client] = &[
+    Client {
+        library: "redis-py and python-redis-lock",
+        folder: "ring-python",
+        home: "crates/tenure-ring/programs/python",
+        pins: &["requirements.txt"],
+        installer: pip_install,
+        probe: ring_python_probe,
+    },
+    Client {
+        library: "node redlock and redis-semaphore",
+        folder: "ring-node",
+        home: "crates/tenure-ring/programs/node",
+        pins: &["package.json", "package-lock.json"],
+        installer: npm_install,
+        probe: ring_node_probe,
+    },
+    Client {
+        library: "the recipe in Go",
+        folder: "ring-go",
+        home: "crates/tenure-ring/programs/go",
+        pins: &["contender.go"],
+        installer: go_build,
+        probe: go_probe,
+    },
+];
+
+/// Installs what the tests meet.
 pub(crate) fn provide(workspace: &Workspace, steps: &mut Steps) -> Result<(), Failure> {
-    for client in CLIENTS {
+    provide_all(CLIENTS, workspace, steps)
+}
+
+/// Installs what the ring meets.
+pub(crate) fn provide_ring(workspace: &Workspace, steps: &mut Steps) -> Result<(), Failure> {
+    provide_all(RING, workspace, steps)
+}
+
+/// Installs what is not there yet in the version that is pinned.
+fn provide_all(clients: &[Client], workspace: &Workspace, steps: &mut Steps) -> Result<(), Failure> {
+    for client in clients {
         let pins = workspace.root.join(client.home);
         let folder = target(workspace).join("clients").join(client.folder);
         if !client.is_there(&pins, &folder) {
@@ -153,6 +191,33 @@ fn node_probe(folder: &Path) -> Command {
     let mut node = Command::new("node");
     node.args(["-e", "require('ioredis'); require('redlock')"]).env("NODE_PATH", folder.join("node_modules"));
     node
+}
+
+fn ring_python_probe(folder: &Path) -> Command {
+    let mut python = Command::new("python3");
+    python.args(["-c", "import redis.lock, redis_lock"]).env("PYTHONPATH", folder);
+    python
+}
+
+fn ring_node_probe(folder: &Path) -> Command {
+    let mut node = Command::new("node");
+    let words = "require('ioredis'); require('redlock'); require('redis-semaphore')";
+    node.args(["-e", words]).env("NODE_PATH", folder.join("node_modules"));
+    node
+}
+
+/// With the libraries of Debian, which are no modules.
+fn go_build(folder: &Path) -> Command {
+    let mut go = Command::new("go");
+    go.args(["build", "-o", "contender", "contender.go"]).current_dir(folder);
+    go.env("GO111MODULE", "off").env("GOPATH", "/usr/share/gocode");
+    go
+}
+
+fn go_probe(folder: &Path) -> Command {
+    let mut test = Command::new("test");
+    test.arg("-x").arg(folder.join("contender"));
+    test
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The house's own chores: `cargo xtask test`, `ci`, `api`, `tidy`, `deb`, `mutants`, `neighbours`.
+//! The house's own chores: `cargo xtask test`, `ci`, `api`, `tidy`, `deb`, `mutants`, `neighbours`, `ring`.
 
 mod api;
 mod beside;
@@ -9,6 +9,7 @@ mod deb;
 mod mutants;
 mod neighbours;
 mod options;
+mod ring;
 mod runner;
 mod session;
 mod step;
@@ -44,6 +45,8 @@ Commands:
   deb [try]          Make the Debian package and check it; try: install and use it in a clean root (as root)
   mutants [NAME...]  Break one rule of the product at a time, on a copy: the simulation must notice each
   neighbours         Whether cargo finds versions for a program that has the library beside another user of SQLite
+  ring [OPTION...]   Install lock libraries of other languages, and let three clients of each and three of Tenure want one lock.
+                     --client NAME, --seconds N, --runs N, --pauses MS,...; --write: keep what was seen
   help               Show this text
 ";
 
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         ["deb"] => run(deb::run),
         ["deb", "try"] => run(deb::run_and_try),
         ["neighbours"] => run(|workspace| neighbours::run(workspace, &mut Steps::default())),
+        ["ring", words @ ..] => run(|workspace| ring::run(workspace, words)),
         ["mutants", names @ ..] => run(|workspace| mutants::run(workspace, names)),
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");

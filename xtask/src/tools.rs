@@ -57,10 +57,42 @@ const TOOLS: &[Tool] = &[
     Tool { program: "python3", packages: &["python3"], used_for: "running lock libraries" },
 ];
 
-/// Makes sure that every tool is there: installs what is missing if that is ours to do (root, with
-/// apt-get), otherwise says what to install.
+/// What the ring needs beside [`TOOLS`].
+const RING: &[Tool] = &[
+    Tool { program: "php", packages: &["php-cli", "php-redis"], used_for: "running symfony/lock" },
+    Tool {
+        program: "/usr/share/php/Symfony/Component/Lock/autoload.php",
+        packages: &["php-symfony-lock"],
+        used_for: "the lock library symfony/lock",
+    },
+    Tool { program: "ruby", packages: &["ruby"], used_for: "a client of Redis in Ruby" },
+    Tool {
+        program: "/usr/share/doc/ruby-redis",
+        packages: &["ruby-redis"],
+        used_for: "a client of Redis in Ruby",
+    },
+    Tool { program: "go", packages: &["golang-go"], used_for: "a client of Redis in Go" },
+    Tool {
+        program: "/usr/share/gocode/src/github.com/gomodule/redigo/redis",
+        packages: &["golang-github-gomodule-redigo-dev"],
+        used_for: "a client of Redis in Go",
+    },
+];
+
+/// Makes sure that every tool of the tests is there.
 pub(crate) fn provide(steps: &mut Steps) -> Result<(), Failure> {
-    let missing = missing(TOOLS, is_installed);
+    provide_all(TOOLS, steps)
+}
+
+/// The same for the ring.
+pub(crate) fn provide_ring(steps: &mut Steps) -> Result<(), Failure> {
+    provide_all(TOOLS, steps)?;
+    provide_all(RING, steps)
+}
+
+/// Installs what is missing if that is ours to do (root, with apt-get), otherwise says what to install.
+fn provide_all(tools: &'static [Tool], steps: &mut Steps) -> Result<(), Failure> {
+    let missing = missing(tools, is_installed);
     if missing.is_empty() {
         return Ok(());
     }
@@ -76,7 +108,7 @@ pub(crate) fn provide(steps: &mut Steps) -> Result<(), Failure> {
         "apt-get install",
         apt_get().args(["install", "-y", "--no-install-recommends"]).args(&packages),
     )?;
-    let still = self::missing(TOOLS, is_installed);
+    let still = self::missing(tools, is_installed);
     if still.is_empty() {
         return Ok(());
     }

@@ -22,9 +22,9 @@ use crate::{
 pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     let locks = store::look(global).await?;
     if args.adopt {
-        let configured = locks.promises().max_ttl;
         let adopted = adopt(global, args, &locks).await;
-        if adopted.is_err() && locks.promises().max_ttl < configured && !global.quiet {
+        let promises = locks.promises();
+        if adopted.is_err() && promises.served_ttl < promises.max_ttl && !global.quiet {
             exit::warn(&clients_seen(global, &locks).await?);
         }
         adopted?;

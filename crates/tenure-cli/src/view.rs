@@ -6,13 +6,14 @@ use clap::CommandFactory;
 use comfy_table::{Table, presets::NOTHING};
 use serde::Serialize;
 use tenure::{
+    BackendError, Locker,
     command::shown,
     view::{BreakScope, LockView},
 };
 
 use crate::{
     args::{Break, Cli, Global, Ls, Show},
-    exit::{Stop, chain},
+    exit::{self, Stop, chain},
     signals::unhandled,
     store, text,
     waiting::{Question, WALK},
@@ -60,16 +61,50 @@ pub(crate) async fn ls(global: &Global, args: &Ls) -> Result<u8, Stop> {
     let locks = store::look(global).await?;
     let question = Question::new(global, "looking through the store").lasting(WALK);
     let views = question.answered(unhandled(), locks.list(&args.prefix)).await?;
+    let closed = closed(global, &locks).await?;
     if args.json {
+        let views: Vec<Shown<'_>> =
+            views.iter().map(|view| Shown { view, closed: closed.as_ref() }).collect();
         print_exactly(&json_list(&views))?;
-        return Ok(0);
-    }
-    if views.is_empty() {
+    } else if views.is_empty() {
         store::tell_where(global);
     } else {
         print(&table(&views))?;
     }
+    tell(global, closed.as_ref());
     Ok(0)
+}
+
+/// What `ls` and `show` print as JSON.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    view: &'a LockView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    closed: Option<&'a Closed>,
+}
+
+/// A store that grants nothing at present, though no lock need be held.
+#[derive(Serialize)]
+struct Closed {
+    why: String,
+    /// Until it grants again; `None` if that is not known.
+    left_ms: Option<u128>,
+}
+
+async fn closed(global: &Global, locks: &Locker) -> Result<Option<Closed>, Stop> {
+    let question = Question::new(global, "looking whether the store grants");
+    let closed = |error: BackendError| Closed {
+        why: chain(&error),
+        left_ms: error.retry_hint().map(|left| left.as_millis()),
+    };
+    Ok(question.awaited(unhandled(), locks.may_grant()).await.map_err(Stop::signalled)?.err().map(closed))
+}
+
+fn tell(global: &Global, closed: Option<&Closed>) {
+    if let Some(closed) = closed.filter(|_| !global.quiet) {
+        exit::warn(&closed.why);
+    }
 }
 
 pub(crate) fn table(views: &[LockView]) -> String {
@@ -110,11 +145,13 @@ pub(crate) async fn show(global: &Global, args: &Show) -> Result<u8, Stop> {
     let locks = store::look(global).await?;
     let question = Question::new(global, "looking at the lock").about(&args.name);
     let view = question.answered(unhandled(), locks.inspect(&args.name)).await?;
+    let closed = closed(global, &locks).await?;
     if args.json {
-        print_exactly(&json(&view))?
+        print_exactly(&json(&Shown { view: &view, closed: closed.as_ref() }))?
     } else {
         print(&text(&view))?
     }
+    tell(global, closed.as_ref());
     Ok(0)
 }
 

@@ -114,6 +114,32 @@ fn a_flushed_server_lets_nobody_in_before_the_old_lease_is_over() {
     assert!(stage.entered("second") > end, "the second came in before the first one's lease was over");
 }
 
+/// `ls` and `show` said that a lock is free which nobody could acquire.
+#[test]
+fn a_server_that_waits_is_shown_as_one_that_grants_nothing() {
+    let mut stage = Stage::on_redis_with("?max_ttl=10m");
+    stage.run(&["run", "-n", "job", "--", "true"]).complained(69, "grants no locks for another");
+    for arguments in [&["ls"][..], &["show", "job"]] {
+        let seen = stage.run(arguments);
+        assert_eq!((seen.code, seen.err.lines().count()), (0, 1), "{seen:?}");
+        let told = "tenure: the Redis server may have lost locks; it grants no locks for another ";
+        assert!(seen.err.starts_with(told), "{seen:?}");
+        stage.run(&[&["-q"], arguments].concat()).silent(0);
+    }
+    let view = stage.run(&["show", "job", "--json"]);
+    let view: Value = serde_json::from_str(&view.out).unwrap();
+    assert!((1..=600_000).contains(&view["closed"]["left_ms"].as_u64().unwrap()), "{view}");
+    assert!(view["closed"]["why"].as_str().unwrap().contains("grants no locks for another"), "{view}");
+    let found = stage.run(&["-q", "doctor"]);
+    assert!(found.code == 1 && found.out.starts_with("warning: the Redis server may have lost"), "{found:?}");
+    // A server whose wait is over.
+    stage.server().command(&["DEL", "tenure:one"]);
+    stage.server().has_waited("tenure:one", "guard=on max_ttl=10m");
+    let seen = stage.run(&["show", "job"]);
+    assert!(seen.code == 0 && seen.err.is_empty(), "{seen:?}");
+    assert_eq!(stage.show("job")["closed"], Value::Null);
+}
+
 /// A server that is not there is said to be not there: at once with `-n`, and waited for otherwise.
 #[test]
 fn a_server_that_is_down_is_waited_for() {

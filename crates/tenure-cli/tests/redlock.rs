@@ -69,6 +69,21 @@ fn assert_growing(tokens: &[String]) {
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
 
+/// `ls` and `show` said that a lock is free which nobody could acquire.
+#[test]
+fn a_quorum_that_waits_is_shown_as_one_that_grants_nothing() {
+    let stage = Stage::on_quorum_with("?max_ttl=10m");
+    for arguments in [&["ls"][..], &["show", "job"]] {
+        let seen = stage.run(arguments);
+        assert_eq!((seen.code, seen.err.lines().count()), (0, 1), "{seen:?}");
+        assert!(seen.err.contains("nodes cannot serve, and a quorum needs 3: the Redis server"), "{seen:?}");
+    }
+    let view = stage.show("job");
+    assert!((1..=600_000).contains(&view["closed"]["left_ms"].as_u64().unwrap()), "{view}");
+    let grave = stage.run(&["-q", "doctor"]);
+    assert_eq!((grave.code, grave.out.matches("grants no locks for another").count()), (1, 5), "{grave:?}");
+}
+
 /// L6: a hung node costs a time-out at most, a dead one nothing.
 #[test]
 fn one_hung_node_and_one_dead_one_cost_no_more_than_a_time_out() {

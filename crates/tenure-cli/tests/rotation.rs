@@ -1,16 +1,9 @@
 //! A password that is replaced while leases are held: the new one is read when a connection is made, and no lease is lost.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fs, path::Path, time::Duration};
 
 use nix::sys::signal::Signal;
-use tempfile::TempDir;
-#[cfg(feature = "etcd")]
-use tenure_testkit::etcd;
-use tenure_testkit::{patience::eventually, postgres, redis::RedisServer};
+use tenure_testkit::{patience::eventually, redis::RedisServer, rotation::Rotating};
 
 use crate::stage::{PATIENCE, Stage, scaled_ttl};
 
@@ -43,61 +36,34 @@ fn nothing_is_lost(stage: &Stage, file: &Path, rotate: impl FnOnce()) {
     assert_eq!((entered.code, entered.out.as_str()), (0, "entered\n"), "{entered:?}");
 }
 
-/// A file that has the old password, in a folder of its own, and a stage whose URL names it.
-fn stage(url: &str) -> (Stage, TempDir, PathBuf) {
+fn rotated(server: &Rotating) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("secret");
     fs::write(&file, "old\n").unwrap();
-    (Stage::at(format!("{url}password_file={}", file.display())), folder, file)
+    let stage = Stage::at(format!("{}&password_file={}", server.url(), file.display()));
+    nothing_is_lost(&stage, &file, || server.change("new"));
 }
 
 #[test]
 fn a_password_of_redis_is_replaced_under_a_holder() {
-    let server = RedisServer::start();
-    server.command(&["ACL", "SETUSER", "lock", "on", ">old", "~*", "&*", "+@all"]);
-    let (stage, _folder, file) = stage(&format!("redis://lock@127.0.0.1:{}/?guard=off&", server.port()));
-    nothing_is_lost(&stage, &file, || {
-        server.command(&["ACL", "SETUSER", "lock", ">new", "<old"]);
-        server.command(&["CLIENT", "KILL", "USER", "lock"]);
-    });
+    rotated(&Rotating::redis());
 }
 
 #[test]
 fn a_password_of_postgres_is_replaced_under_a_holder() {
-    let server = postgres::PostgresServer::start();
-    server.psql("CREATE ROLE locks LOGIN SUPERUSER PASSWORD 'old'");
-    let hba = "local all all trust\nhost all locks 127.0.0.1/32 scram-sha-256\n";
-    fs::write(server.data().join("pg_hba.conf"), hba).unwrap();
-    server.psql("SELECT pg_reload_conf()");
-    let (stage, _folder, file) = stage(&format!("postgres://locks@{}/tenure?", server.address()));
-    nothing_is_lost(&stage, &file, || {
-        server.psql("ALTER ROLE locks PASSWORD 'new'");
-        server.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'locks'");
-    });
+    rotated(&Rotating::postgres());
 }
 
-/// etcd ends the sessions of a user whose password changes, and not the connections.
+#[cfg(feature = "mysql")]
+#[test]
+fn a_password_of_mysql_is_replaced_under_a_holder() {
+    rotated(&Rotating::mysql());
+}
+
 #[cfg(feature = "etcd")]
 #[test]
 fn a_password_of_etcd_is_replaced_under_a_holder() {
-    use std::{io::Write, process::Stdio};
-
-    let server = etcd::Recipe::new().login("secret").start();
-    for arguments in [
-        &["user", "add", "locks:old"][..],
-        &["role", "add", "locks"],
-        &["role", "grant-permission", "locks", "--prefix=true", "readwrite", ""],
-        &["user", "grant-role", "locks", "locks"],
-    ] {
-        server.ask(arguments);
-    }
-    let (stage, _folder, file) = stage(&format!("etcd://locks@{}?", server.address()));
-    nothing_is_lost(&stage, &file, || {
-        let mut changes = server.etcdctl(&["user", "passwd", "locks", "--interactive=false"]);
-        let mut child = changes.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(b"new\n").unwrap();
-        assert!(child.wait().unwrap().success());
-    });
+    rotated(&Rotating::etcd());
 }
 
 /// A URL that stands in a file has its password read there anew.

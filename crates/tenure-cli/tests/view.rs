@@ -162,7 +162,7 @@ fn completions_know_the_verbs() {
 #[test]
 fn what_a_store_holds_makes_no_line_of_the_log() {
     let mut stage = Stage::on_redis_with("?max_ttl=2s");
-    stage.run(&["ls"]).silent(0);
+    stage.run(&["-q", "ls"]).silent(0);
     let evil = "guard=on\x1b[31m\r\n2026-01-01T00:00:00Z forged\u{202e}\u{9b}1m";
     stage.server().command(&["HSET", "tenure:one", "settings", evil]);
     let ended = stage.run(&["-vvv", "run", "--ttl", "2s", "-w", "1500ms", "job", "--", "true"]);

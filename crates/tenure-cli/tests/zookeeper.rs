@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "zookeeper-tls")]
+use tenure_testkit::redis::Certificates;
 use tenure_testkit::{
     patience::{eventually, slowness},
     zookeeper::{Ensemble, TICK, ZooKeeperServer},
@@ -163,6 +165,22 @@ fn a_wrong_password_is_refused_and_not_shown() {
         assert!(ended.err.contains("lacks a permission"), "{ended:?}");
         assert!(!format!("{ended:?}").contains("wr0ng-secret"), "{ended:?}");
     }
+}
+
+/// A certificate that is missing is named in one line, and with it the command runs.
+#[cfg(feature = "zookeeper-tls")]
+#[test]
+fn over_tls_the_command_runs_with_the_right_certificate() {
+    let certificates = Certificates::new();
+    let server = ZooKeeperServer::tls(&certificates);
+    let (cert, key) = certificates.client();
+    let with = server.tls_url("127.0.0.1", &format!("&cert={}&key={}", cert.display(), key.display()));
+    let stage = Stage::at(with);
+    stage.run(&["run", "job", "--", "true"]).silent(0);
+    let without = server.tls_url("127.0.0.1", "");
+    stage.run(&["run", "--url", &without, "job", "--", "true"]).complained(69, "wants a client certificate");
+    let plain = format!("zookeeper://h?ca={}", certificates.ca_file().display());
+    stage.run(&["ls", "--url", &plain]).complained(64, "ca= is for zookeepers://");
 }
 
 /// `break` reaches a holder on another connection.

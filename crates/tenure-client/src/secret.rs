@@ -63,11 +63,6 @@ impl Secret {
     pub fn file(&self) -> Option<&std::path::Path> {
         if let Source::File(path) = &self.0 { Some(path) } else { None }
     }
-
-    /// The word, or nothing where it is to be asked for.
-    pub fn expose(&self) -> &str {
-        self.word().unwrap_or_default()
-    }
 }
 
 impl PartialEq for Secret {
@@ -149,6 +144,7 @@ mod tests {
             assert_eq!(secret.now().unwrap(), word);
         }
         assert!(!format!("{secret:?} {secret}").contains("new"));
+        assert_eq!(secret.word(), None, "what changes is not taken for a word");
         let asked = Secret::asked(|| Ok("asked".into()));
         assert!(asked.now().unwrap() == "asked" && asked == asked.clone() && asked != secret);
         let nothing = Secret::asked(|| Err(io::Error::other("vault is sealed")));
@@ -162,7 +158,7 @@ mod tests {
         let secret = login.password.clone().unwrap();
         assert!(!format!("{login:?} {login:#?} {secret} {secret:?}").contains("sesame"));
         let (user, password) = login.whole().unwrap();
-        assert_eq!((user, password.expose()), ("app", "sesame"));
+        assert_eq!((user, password.word()), ("app", Some("sesame")));
         let half = Login { user: Some("app".into()), password: None };
         assert!(half.whole().unwrap_err().to_string().contains("needs a password"));
         assert!(Login::default().whole().unwrap_err().to_string().contains("needs a user"));

@@ -1,7 +1,7 @@
 //! Which servers are trusted over TLS, the client certificate, and the meaning of a refusal. The process-wide provider of ciphers is
-//! not set: it is named here.
+//! set only for drivers that take no other: see [`provide`].
 
-use std::{path::Path, sync::Arc};
+use std::{error::Error, path::Path, sync::Arc};
 
 use rustls::{
     ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier,
@@ -16,6 +16,15 @@ use crate::refusal::{UrlError, bad};
 /// The ciphers of all our connections.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
+}
+
+/// Makes them the ciphers of the process as well, for drivers that take those and panic where two libraries of ciphers are built in
+/// and none was chosen. What the program has chosen stays.
+pub fn provide() {
+    if CryptoProvider::get_default().is_none() {
+        // OK to ignore because another thread was faster, and has chosen one.
+        let _ = ring::default_provider().install_default();
+    }
 }
 
 /// The start of every configuration.
@@ -98,8 +107,9 @@ pub enum TlsFault {
 }
 
 impl TlsFault {
-    /// From the words of an error and of its sources: drivers hand on no more.
-    pub fn of(words: &str) -> Option<Self> {
+    /// From the words of an error: drivers hand on no more.
+    pub fn of(error: &(dyn Error + 'static)) -> Option<Self> {
+        let words = words(error);
         let has = |parts: &[&str]| parts.iter().any(|part| words.contains(part));
         if has(&["alert: CertificateRequired", "alert: HandshakeFailure"]) {
             Some(Self::NoIdentity)
@@ -124,6 +134,12 @@ impl TlsFault {
         }
     }
 
+    /// The same, where a server says no more than that the client certificate is bad and none was shown, as those in Go do.
+    #[must_use]
+    pub fn of_nameless(self) -> Self {
+        if self == Self::IdentityRefused { Self::NoIdentity } else { self }
+    }
+
     /// What is wrong and what to do, for people: with the names of the settings.
     pub fn message(self, server: &str, ca: &str, name: &str, (cert, key): (&str, &str)) -> String {
         match self {
@@ -145,6 +161,12 @@ impl TlsFault {
             ),
         }
     }
+}
+
+/// The words of an error and of its sources.
+pub fn words(error: &(dyn Error + 'static)) -> String {
+    let all = std::iter::successors(Some(error), |error| (*error).source());
+    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// The authorities of a file in PEM.
@@ -183,4 +205,18 @@ pub fn system_certificates(parameter: &str) -> Result<Vec<CertificateDer<'static
 
 fn broken(message: impl Into<String>) -> BackendError {
     BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ciphers_that_a_program_has_chosen_stay() {
+        let mut own = ring::default_provider();
+        own.cipher_suites.truncate(1);
+        own.install_default().unwrap();
+        provide();
+        assert_eq!(CryptoProvider::get_default().unwrap().cipher_suites.len(), 1);
+    }
 }

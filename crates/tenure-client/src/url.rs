@@ -317,10 +317,10 @@ impl UrlWriter {
     /// Begins with a login and servers. The servers are written unchanged: see [`listed`].
     pub fn new(scheme: &str, login: &Login, servers: &str) -> Self {
         let user = login.user.as_deref().map(encoded).unwrap_or_default();
-        let login = match &login.password {
-            Some(password) if password.word().is_some() => format!("{user}:{}@", encoded(password.expose())),
-            _ if user.is_empty() => user,
-            _ => format!("{user}@"),
+        let login = match login.password.as_ref().and_then(Secret::word) {
+            Some(word) => format!("{user}:{}@", encoded(word)),
+            None if user.is_empty() => user,
+            None => format!("{user}@"),
         };
         Self { url: Ok(format!("{scheme}://{login}{servers}")), separator: '?' }
     }
@@ -534,8 +534,8 @@ mod tests {
         assert_eq!(url.settings, [("b", "2".into()), ("a", "1".into())]);
         let login = url.login.unwrap();
         assert_eq!(
-            (login.user.as_deref(), login.password.as_ref().unwrap().expose()),
-            (Some("app"), "p@s:s")
+            (login.user.as_deref(), login.password.as_ref().unwrap().word()),
+            (Some("app"), Some("p@s:s"))
         );
         let bare = FORM.read("x://").unwrap();
         assert!(bare.is_hostless() && bare.login.is_none() && bare.path().unwrap().is_empty());

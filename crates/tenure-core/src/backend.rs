@@ -153,6 +153,14 @@ pub trait Backend: Send + Sync + 'static {
     /// Conditions that weaken the promises of this store, and the remedy for each.
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError>;
 
+    /// Looks whether the server grants anything at present. One that restarted may wait, in case it lost leases.
+    ///
+    /// # Errors
+    /// Why it grants nothing, and for [how long](BackendError::retry_hint) if that is known.
+    async fn may_grant(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     /// Replaces the settings recorded in the store by those of this client, for an operator who changed them on
     /// purpose.
     ///

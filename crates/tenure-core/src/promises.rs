@@ -133,6 +133,9 @@ pub struct Promises {
     pub memo: Memos,
     /// The longest ttl that the backend accepts.
     pub max_ttl: Duration,
+    /// The longest ttl that the store grants to this client at present, as far as it knows. Shorter than
+    /// [`max_ttl`](Self::max_ttl) while a larger one is rolled out.
+    pub served_ttl: Duration,
     /// The parameter of the URL that raises it, if there is one.
     pub max_ttl_parameter: Option<&'static str>,
     /// The unit to which the store rounds a ttl.
@@ -140,10 +143,10 @@ pub struct Promises {
 }
 
 impl Promises {
-    /// The ttl if the caller sets none: [10 s](Timing::DEFAULT_TTL), or the longest ttl of the store if that is
-    /// shorter.
+    /// The ttl if the caller sets none: [10 s](Timing::DEFAULT_TTL), or the longest ttl that the store grants if that
+    /// is shorter.
     pub fn default_ttl(&self) -> Duration {
-        Timing::DEFAULT_TTL.min(self.max_ttl)
+        Timing::DEFAULT_TTL.min(self.max_ttl).min(self.served_ttl)
     }
 
     /// For a backend: the weakest promises, from which it raises those that it can keep.
@@ -163,6 +166,7 @@ impl Promises {
             places: None,
             memo: Memos::None("this store keeps no memos"),
             max_ttl: Timing::MAX_TTL,
+            served_ttl: Timing::MAX_TTL,
             max_ttl_parameter: None,
             ttl_grain: Duration::from_secs(2),
         }

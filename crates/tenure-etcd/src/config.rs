@@ -1,10 +1,14 @@
 //! `Config`: members, login, and prefix of the keys.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use tenure_client::{
     Login,
     durations::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT},
+    tls::pair,
     url::{Form, HostPort, PASSWORD_FILE, UrlWriter, bad, check_ports, listed},
 };
 
@@ -104,10 +108,12 @@ impl Config {
         if self.ca.as_ref().is_none_or(|ca| ca.as_os_str().is_empty()) {
             return Err(bad("etcds:// needs the certificate of the cluster's CA, as in ?ca=/etc/ca.pem"));
         }
-        if self.cert.is_some() != self.key.is_some() {
-            return Err(bad("cert= and key= are needed together"));
-        }
-        Ok(())
+        self.identity().map(drop)
+    }
+
+    /// Our certificate and its key.
+    pub(crate) fn identity(&self) -> Result<Option<(&Path, &Path)>, ConfigError> {
+        pair(("cert", self.cert.as_deref()), ("key", self.key.as_deref()))
     }
 
     /// The URL that says the same. **It holds the password.**

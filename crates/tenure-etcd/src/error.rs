@@ -1,13 +1,16 @@
 //! The one place where the driver's errors become ours.
 
-use std::{error::Error as _, path::Path, time::Duration};
+use std::{borrow::Cow, error::Error as _, path::Path, time::Duration};
 
 use etcd_client::Error;
+use tenure_client::tls::TlsFault;
 use tenure_core::{
     BackendError,
     ErrorKind::{self, Corrupt, Denied, Invalid, TimedOut, Unavailable, Unsupported},
     Outcome,
 };
+
+use crate::config::Config;
 
 /// Which member is asked again after a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,16 +26,16 @@ pub(crate) enum MemberRetry {
 }
 
 /// A request that failed, seen from outside.
-pub(crate) fn asked(place: &str, error: Error) -> (MemberRetry, BackendError) {
-    let (retry, kind, outcome, message) = judge(&error);
+pub(crate) fn asked(config: &Config, place: &str, error: Error) -> (MemberRetry, BackendError) {
+    let (retry, kind, outcome, message) = judge(config, &error);
     // A password that was replaced ends the session of its user; a new connection has the new one.
     let retry = if message == NOT_YOU { MemberRetry::Same } else { retry };
     (retry, BackendError::new(kind, outcome, message).with("etcd", place).caused_by(error))
 }
 
 /// A connection that could not be made: no request but the login was sent.
-pub(crate) fn connecting(place: &str, error: Error) -> (MemberRetry, BackendError) {
-    let (retry, kind, _, message) = judge(&error);
+pub(crate) fn connecting(config: &Config, place: &str, error: Error) -> (MemberRetry, BackendError) {
+    let (retry, kind, _, message) = judge(config, &error);
     let refused = BackendError::new(kind, Outcome::NotApplied, message).with("etcd", place);
     (retry, refused.caused_by(error))
 }
@@ -54,6 +57,12 @@ pub(crate) fn no_lock(key: &[u8]) -> BackendError {
     let message =
         "a key in the range of this lock was not written by tenure; delete it or use another lock name";
     BackendError::new(Invalid, Outcome::NotApplied, message).with("key", String::from_utf8_lossy(key))
+}
+
+/// A place in a queue that a newer version wrote.
+pub(crate) fn newer(key: &[u8]) -> BackendError {
+    let message = "the stored state of the lock is newer than this tenure: upgrade it";
+    BackendError::new(Unsupported, Outcome::NotApplied, message).with("key", String::from_utf8_lossy(key))
 }
 
 /// The cluster has lost data that this process has seen.
@@ -102,14 +111,9 @@ pub(crate) fn left_or_gone(place: &str) -> BackendError {
     BackendError::new(Unavailable, Outcome::Unknown, message).with("etcd", place)
 }
 
-pub(crate) fn unreadable_file(what: &'static str, path: &Path, error: std::io::Error) -> BackendError {
-    let message = format!("cannot read the file of {what}");
+pub(crate) fn unreadable(path: &Path, error: std::io::Error) -> BackendError {
+    let message = "cannot read the file of a certificate or a key";
     BackendError::new(Invalid, Outcome::NotApplied, message).with("file", path.display()).caused_by(error)
-}
-
-pub(crate) fn no_certificate(path: &Path) -> BackendError {
-    let message = "the file that ca= names holds no certificate in PEM";
-    BackendError::new(Invalid, Outcome::NotApplied, message).with("file", path.display())
 }
 
 /// True if a lease, or the key's lease, is not there.
@@ -130,7 +134,7 @@ fn text(error: &Error) -> Option<&str> {
     }
 }
 
-type Classified = (MemberRetry, ErrorKind, Outcome, &'static str);
+type Classified<M> = (MemberRetry, ErrorKind, Outcome, M);
 
 /// The meaning of the server's messages. Except for those of unknown outcome, the server sends them before it
 /// proposes a change.
@@ -138,6 +142,14 @@ const WORDS: &[(&str, MemberRetry, ErrorKind, Outcome, &str)] = &[
     // What the driver had started died with the runtime that it was first used on: this was not even sent.
     (
         "Service was not ready",
+        MemberRetry::Same,
+        Unavailable,
+        Outcome::NotApplied,
+        "the connection to the etcd member is gone",
+    ),
+    // The driver had not sent it when its connection ended: what TLS 1.3 refuses it learns after the handshake.
+    (
+        "operation was canceled",
         MemberRetry::Same,
         Unavailable,
         Outcome::NotApplied,
@@ -246,17 +258,26 @@ const NO_RIGHT: &str =
     "this etcd user may not read and write the keys of this lock; give a role with both rights to the prefix";
 const NOT_YOU: &str = "etcd refuses this user or password";
 const NO_AUTH: &str = "etcd has authentication turned off; leave user and password out of the URL";
-const UNTRUSTED: &str = "the certificate of the etcd member is not trusted; name the file of its CA with ca=";
 
-fn judge(error: &Error) -> Classified {
+fn judge(config: &Config, error: &Error) -> Classified<Cow<'static, str>> {
+    // What a member answers has no source.
+    if let Error::GRpcStatus(status) = error
+        && let Some(fault) = status.source().and_then(TlsFault::of)
+    {
+        let fault = if config.cert.is_some() { fault } else { fault.of_nameless() };
+        let message = fault.message("etcd", "ca", "write that name as the host", ("cert", "key"));
+        return (MemberRetry::OtherConnection, Denied, Outcome::NotApplied, message.into());
+    }
+    let (retry, kind, outcome, message) = judge_words(error);
+    (retry, kind, outcome, message.into())
+}
+
+fn judge_words(error: &Error) -> Classified<&'static str> {
     let message = text(error).unwrap_or_default();
     if let Some((_, retry, kind, outcome, ours)) = WORDS.iter().find(|(words, ..)| message.contains(words)) {
         return (*retry, *kind, *outcome, *ours);
     }
     match error {
-        Error::GRpcStatus(_) if speaks_of(error, "certificate") => {
-            (MemberRetry::OtherConnection, Denied, Outcome::NotApplied, UNTRUSTED)
-        }
         Error::GRpcStatus(_) if speaks_of(error, "ConnectError") => (
             MemberRetry::OtherConnection,
             Unavailable,

@@ -20,7 +20,7 @@ use etcd_client::{
 };
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tenure_client::{
-    Connections, End, Link,
+    Connections, End, Link, tls,
     url::{HostPort, shown},
 };
 use tenure_core::{BackendError, ErrorKind, Host, Moment, Outcome, locked};
@@ -324,7 +324,7 @@ impl Members {
                 Ok(value) => return Ok((index, value)),
                 Err(error) => error,
             };
-            let (retry, error) = error::asked(self.address(index), error);
+            let (retry, error) = error::asked(&self.config, self.address(index), error);
             if retry == MemberRetry::OtherConnection {
                 channel.end.set();
             }
@@ -572,7 +572,7 @@ async fn open(config: Arc<Config>, address: String) -> Result<Channel, (MemberRe
     let options = options(&config).map_err(|error| (MemberRetry::No, error))?;
     let scheme = if config.tls { "https" } else { "http" };
     let client = Client::connect([format!("{scheme}://{address}")], Some(options)).await;
-    let client = client.map_err(|error| error::connecting(&address, error))?;
+    let client = client.map_err(|error| error::connecting(&config, &address, error))?;
     Ok(Channel { client, end: End::default() })
 }
 
@@ -592,17 +592,13 @@ fn options(config: &Config) -> Result<ConnectOptions, BackendError> {
 }
 
 fn tls_options(path: &Path, config: &Config) -> Result<TlsOptions, BackendError> {
-    let ca = read("the CA", path)?;
-    if !ca.windows(17).any(|window| window == b"BEGIN CERTIFICATE") {
-        return Err(error::no_certificate(path));
-    }
-    let options = TlsOptions::new().ca_certificate(Certificate::from_pem(ca));
-    let (Some(cert), Some(key)) = (&config.cert, &config.key) else { return Ok(options) };
-    Ok(options.identity(Identity::from_pem(read("the certificate", cert)?, read("the key", key)?)))
-}
-
-fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, BackendError> {
-    fs::read(path).map_err(|error| error::unreadable_file(what, path, error))
+    let (read, identity) =
+        (|path| fs::read(path).map_err(|error| error::unreadable(path, error)), config.identity()?);
+    // The driver does not say which file is wrong.
+    tls::believing(Some(path), "ca", identity)?;
+    let options = TlsOptions::new().ca_certificate(Certificate::from_pem(read(path)?));
+    let Some((cert, key)) = identity else { return Ok(options) };
+    Ok(options.identity(Identity::from_pem(read(cert)?, read(key)?)))
 }
 
 /// A login that is never answered delays no request: no request was sent.

@@ -21,12 +21,13 @@ impl KeyQueue {
     /// Reads all keys that begin with `folder`.
     ///
     /// # Errors
-    /// `Invalid` for a key that is named like a place, but is not one.
+    /// `Invalid` for a key that is named like a place, but is not one; `Unsupported` for one of a newer version.
     pub(crate) fn read(folder: &str, kvs: &[KeyValue], revision: i64) -> Result<Self, BackendError> {
         let mut places = Vec::with_capacity(kvs.len());
         for kv in kvs {
             match QueueKey::read(folder.as_bytes(), kv) {
                 Some(place) => places.push(place),
+                None if is_newer(kv) => return Err(error::newer(kv.key())),
                 None if is_named_like_one(folder, kv) => return Err(error::no_lock(kv.key())),
                 None => {}
             }
@@ -103,6 +104,9 @@ pub(crate) fn token(created: i64) -> FencingToken {
 /// The value of our keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Value {
+    /// A version that writes something else says so here. It keeps the owner, and the name of the key.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) format: u32,
     pub(crate) owner: OwnerId,
     pub(crate) mode: Mode,
     pub(crate) label: Label,
@@ -119,6 +123,7 @@ pub(crate) struct Value {
 impl Value {
     pub(crate) fn of(claim: &Claim, since: Duration, lease: i64, waits: bool) -> Self {
         Self {
+            format: 0,
             owner: claim.owner,
             mode: claim.mode,
             label: Label::clone(&claim.label),
@@ -130,7 +135,7 @@ impl Value {
     }
 
     fn read(text: &[u8]) -> Option<Self> {
-        serde_json::from_slice(text).ok()
+        serde_json::from_slice(text).ok().filter(|value: &Self| value.format == 0)
     }
 
     pub(crate) fn write(&self) -> Vec<u8> {
@@ -182,6 +187,23 @@ fn named(rest: &[u8]) -> Option<u64> {
 
 fn is_named_like_one(folder: &str, kv: &KeyValue) -> bool {
     kv.key().strip_prefix(folder.as_bytes()).is_some_and(|rest| named(rest).is_some())
+}
+
+/// True for a place that a newer version wrote.
+pub(crate) fn is_newer(kv: &KeyValue) -> bool {
+    #[derive(Deserialize)]
+    struct Stored {
+        format: u32,
+        owner: OwnerId,
+    }
+    let last = kv.key().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    serde_json::from_slice(kv.value())
+        .is_ok_and(|stored: Stored| stored.format > 0 && named(last) == Some(number(stored.owner)))
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(format: &u32) -> bool {
+    *format == 0
 }
 
 const POSITIVE: u64 = i64::MAX as u64;

@@ -7,9 +7,10 @@ use futures_util::stream::{self, StreamExt};
 use tenure_core::{BackendError, ErrorKind, HolderView, LockName, LockView, Mode, WaiterView};
 
 use crate::{
+    error,
     members::Members,
     memo,
-    queue::{KeyQueue, QueueKey, folder, token},
+    queue::{KeyQueue, QueueKey, folder, is_newer, token},
 };
 
 pub(crate) async fn look(members: &Members, name: &LockName) -> Result<LockView, BackendError> {
@@ -76,8 +77,10 @@ pub(crate) async fn queues(members: &Members, prefix: &str) -> Result<Vec<LockVi
         let page = page(members, &from, &end, revision).await?;
         revision = page.header().map_or(0, |header| header.revision()).max(revision);
         for kv in page.kvs() {
-            if let Some((name, place)) = named(members, kv) {
-                queues.entry(name).or_default().push(place);
+            match named(members, kv) {
+                Some((name, place)) => queues.entry(name).or_default().push(place),
+                None if is_newer(kv) => return Err(error::newer(kv.key())),
+                None => {}
             }
         }
         match page.kvs().last().filter(|_| page.more()) {

@@ -473,6 +473,7 @@ mod tests {
             modified: 1,
             lease: 1,
             ours: Some(Value {
+                format: 0,
                 owner: OwnerId::from_random(ProcessId::from_random([0; 8]), [0; 16]),
                 mode: *mode,
                 label: Label::default(),

@@ -295,7 +295,7 @@ mod tests {
         let config = Config::from_url(url).unwrap();
         let servers = [Server::Host(("db.example".into(), 7000)), Server::Host(("::1".into(), 3306))];
         assert_eq!(config.servers(), servers);
-        assert_eq!(config.login.password.as_ref().map(Secret::expose), Some("p@ss"));
+        assert_eq!(config.login.password.as_ref().and_then(Secret::word), Some("p@ss"));
         assert_eq!((config.database.as_deref(), config.tls_mode()), (Some("shop"), TlsMode::Required));
         assert_eq!((&*config.quoted_table(), config.one_writer), ("`app`.`my``lock`", true));
         assert_eq!(config.table_parts(), (Some("app"), "my`lock"));

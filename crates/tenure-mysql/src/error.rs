@@ -1,7 +1,8 @@
 //! The one place where the driver's errors become ours.
 
-use mysql_async::{DriverError, Error, IoError};
+use mysql_async::{DriverError, Error};
 use tenure_cas::{CellError, VerbError};
+use tenure_client::tls::TlsFault;
 use tenure_core::{
     BackendError,
     ErrorKind::{self, Corrupt, Denied, Invalid, Throttled, TimedOut, Unavailable},
@@ -73,9 +74,17 @@ pub(crate) fn asked(place: &str, error: Error) -> CellError {
     }
 }
 
-/// A connection that could not be made: nothing was asked.
-pub(crate) fn connecting(place: &str, error: Error) -> BackendError {
+/// A connection that could not be made: nothing was asked. `may_want_certificate`: TLS is spoken, and no certificate shown.
+pub(crate) fn connecting(place: &str, error: Error, may_want_certificate: bool) -> BackendError {
+    if let Some(fault) = TlsFault::of(&error) {
+        let name = "write that name as the host, or use ssl-mode=VERIFY_CA";
+        let message = fault.message("MySQL", "ssl-ca", name, ("ssl-cert", "ssl-key"));
+        return refused(place, Denied, message).caused_by(error);
+    }
     let (kind, message) = match &error {
+        Error::Server(server) if may_want_certificate && server.code == ACCESS_DENIED => {
+            (Denied, NO_CERTIFICATE)
+        }
         Error::Server(server) => {
             judge(server.code).unwrap_or((Unavailable, "the MySQL server refuses the connection"))
         }
@@ -86,11 +95,6 @@ pub(crate) fn connecting(place: &str, error: Error) -> BackendError {
             Denied,
             "the MySQL server wants a login that tenure does not know; use a password of the usual kind",
         ),
-        Error::Io(IoError::Tls(_)) => (Denied, UNTRUSTED),
-        Error::Io(IoError::Io(io)) if io.to_string().contains("certificate") => (Denied, UNTRUSTED),
-        Error::Io(IoError::Io(io)) if io.to_string().contains("fatal alert") => {
-            (Denied, "the MySQL server refuses our certificate, or speaks another TLS; look at ssl-cert=")
-        }
         _ => (Unavailable, "cannot reach the MySQL server; check that it runs and that the URL is right"),
     };
     refused(place, kind, message).caused_by(error)
@@ -124,6 +128,7 @@ fn judge(code: u16) -> Option<(ErrorKind, &'static str)> {
 
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const NO_SUCH_TABLE: u16 = 1146;
+pub(crate) const ACCESS_DENIED: u16 = 1045;
 /// Lost races between writers, in whatever isolation: a deadlock, a row that is there already, a row that has
 /// changed since the transaction began, a table that is being altered.
 const OVERTAKEN: [u16; 5] = [1213, 1062, 1020, 1412, 1050];
@@ -133,7 +138,11 @@ const BROKEN: [u16; 8] = [1180, 1053, 1077, 1317, 1927, 1969, 3024, 4031];
 const READ_ONLY: [u16; 4] = [1290, 1792, 1836, 1874];
 
 const CODES: [(&[u16], ErrorKind, &str); 14] = [
-    (&[1045, 1698, 1820, 1862, 3118, 4151], Denied, "the MySQL server refuses this user or password"),
+    (
+        &[ACCESS_DENIED, 1698, 1820, 1862, 3118, 4151],
+        Denied,
+        "the MySQL server refuses this user or password",
+    ),
     (&[1130, 1129], Denied, "the MySQL server refuses connections from this host"),
     (
         &[1044, 1142, 1143, 1227],
@@ -157,8 +166,8 @@ const CODES: [(&[u16], ErrorKind, &str); 14] = [
     (&[1047, 1105], Unavailable, "the MySQL server cannot serve at present"),
 ];
 
-const UNTRUSTED: &str =
-    "the certificate of the MySQL server is not trusted; name the file of its CA with ssl-ca=";
+const NO_CERTIFICATE: &str = "the MySQL server refuses this user or password, or wants a client certificate; name it \
+                              with ssl-cert= and ssl-key=";
 pub(crate) const NOT_OURS: &str = "the table is not one of tenure; name another with table=";
 pub(crate) const NO_AUTOCOMMIT: &str =
     "autocommit is off, so that no statement would be a commit; switch it on for this user or in the pooler";

@@ -10,7 +10,7 @@ use std::{
 use mysql_async::{
     ClientIdentity, Conn, DriverError, Error, IoError, Opts, OptsBuilder, SslOpts, prelude::Queryable,
 };
-use rustls::{CertificateError, crypto::CryptoProvider};
+use rustls::CertificateError;
 use tenure_cas::CellError;
 use tenure_client::{Connections, End, Link, Secret, StallDetector, tls};
 use tenure_core::{BackendError, ErrorKind, Host, Notifier, Outcome, locked};
@@ -278,15 +278,13 @@ async fn connect(config: &Config, server: &Server, name: &str) -> Result<Conn, B
         Server::Socket(_) => TlsMode::Disabled,
         Server::Host(..) => config.tls_mode(),
     };
-    let failed = |error| error::connecting(name, error);
+    // A user who lacks a certificate gets the answer of a wrong password.
+    let is_bare = config.identity.is_none() && (config.ca.is_some() || config.tls.is_some());
+    let failed = |error| error::connecting(name, error, is_bare && mode != TlsMode::Disabled);
     if mode == TlsMode::Disabled {
         return log_in(options(config, server, None)?).await.map_err(failed);
     }
-    // The driver takes the provider of the process; one that the program has chosen stays.
-    if CryptoProvider::get_default().is_none() {
-        // OK to ignore because another thread was faster, and has chosen one.
-        let _ = (*tls::provider()).clone().install_default();
-    }
+    tls::provide();
     let trusted = trust(config, mode)?;
     match log_in(options(config, server, Some(trusted.clone()))?).await {
         Err(Error::Driver(DriverError::NoClientSslFlagFromServer)) if mode == TlsMode::Preferred => {
@@ -307,7 +305,7 @@ async fn connect(config: &Config, server: &Server, name: &str) -> Result<Conn, B
 /// `ed25519`, so that one login of 256 with the right password fails.
 async fn log_in(options: Opts) -> Result<Conn, Error> {
     match Conn::new(options.clone()).await {
-        Err(Error::Server(refusal)) if refusal.code == ACCESS_DENIED => Conn::new(options).await,
+        Err(Error::Server(refusal)) if refusal.code == error::ACCESS_DENIED => Conn::new(options).await,
         answer => answer,
     }
 }
@@ -388,7 +386,5 @@ const HOPELESS: Duration = Duration::from_secs(2);
 const LOCK_WAIT_DEFAULT: Duration = Duration::from_secs(60);
 /// How soon a server that has gone without a word is noticed by the system.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-/// The server's code for a user or password that it refuses.
-const ACCESS_DENIED: u16 = 1045;
 /// No row is larger.
 const PACKET_MAX: usize = 16 << 20;

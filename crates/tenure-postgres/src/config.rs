@@ -407,7 +407,7 @@ impl Config {
             .file("passfile", self.passfile.as_deref())
             .set("target_session_attrs", self.must_write.then_some("read-write"))
             .set("application_name", Some(&*self.application).filter(|name| *name != plain.application))
-            .set("options", self.options.as_ref().map(Secret::expose))
+            .set("options", self.options.as_ref().and_then(Secret::word))
             .set("table", Some(&*self.table).filter(|table| *table != plain.table))
             .set("listen", listen.as_deref())
             .duration(CLAIM_TTL, self.rules.claim_ttl, plain.rules.claim_ttl)
@@ -508,7 +508,7 @@ mod tests {
         );
         assert_eq!(c.servers(), [PgServer::Host("db.example".into(), 7000)]);
         assert_eq!(
-            (c.login.user.as_deref(), c.login.password.as_ref().map(Secret::expose)),
+            (c.login.user.as_deref(), c.login.password.as_ref().and_then(Secret::word)),
             (Some("app"), Some("p@ss"))
         );
         assert_eq!((c.database.as_deref(), c.tls_mode()), (Some("shop"), TlsMode::Require));
@@ -647,7 +647,7 @@ mod tests {
         }
         let plain = read("postgres://app:p#q:r@h/d");
         assert_eq!(
-            (plain.login.password.as_ref().map(Secret::expose), plain.place_name().as_str()),
+            (plain.login.password.as_ref().and_then(Secret::word), plain.place_name().as_str()),
             (Some("p#q:r"), "h:5432/d")
         );
     }

@@ -22,7 +22,7 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime},
     server::ParsedCertificate,
 };
-use tenure_client::{Socket, StallDetector, tls};
+use tenure_client::{Secret, Socket, StallDetector, tls};
 use tenure_core::BackendError;
 use tokio_postgres::{
     AsyncMessage, CancelToken, Client, Connection, Error, NoTls,
@@ -132,8 +132,8 @@ fn settings(config: &Config, place: &PgServer) -> Result<tokio_postgres::Config,
     if let Some(database) = &config.database {
         settings.dbname(database);
     }
-    if let Some(options) = &config.options {
-        settings.options(options.expose());
+    if let Some(options) = config.options.as_ref().and_then(Secret::word) {
+        settings.options(options);
     }
     Ok(settings)
 }
@@ -186,7 +186,7 @@ pub(crate) async fn heard(driver: &mut Driver) -> Option<AsyncMessage> {
 
 /// How to speak TLS with the servers of this configuration.
 fn connector(config: &Config) -> Result<MakeRustlsConnect, BackendError> {
-    let identity = config.identity().map_err(error::unusable)?;
+    let identity = config.identity()?;
     let lenient = |roots: Option<RootCertStore>| {
         let verifier = Arc::new(Lenient { roots, provider: tls::provider() });
         let builder = tls::builder()?.dangerous().with_custom_certificate_verifier(verifier);

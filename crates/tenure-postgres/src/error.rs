@@ -3,7 +3,7 @@
 use std::error::Error as _;
 
 use tenure_cas::{CellError, VerbError};
-use tenure_client::{tls::TlsFault, url::UrlError};
+use tenure_client::tls::{TlsFault, words};
 use tenure_core::{
     BackendError,
     ErrorKind::{self, Corrupt, Denied, Invalid, Throttled, Unavailable},
@@ -57,12 +57,12 @@ pub(crate) fn asked(place: &str, error: Error) -> CellError {
 
 /// A connection that could not be made: nothing was asked.
 pub(crate) fn connecting(place: &str, error: Error) -> BackendError {
-    let words = words(&error);
-    if let Some(fault) = TlsFault::of(&words) {
+    if let Some(fault) = TlsFault::of(&error) {
         let message =
             fault.message("PostgreSQL", "sslrootcert", "write that name as the host", ("sslcert", "sslkey"));
         return refused(place, Denied, message).caused_by(error);
     }
+    let words = words(&error);
     // Both have the code of a wrong password.
     if words.contains("client certificate") {
         let message = TlsFault::NoIdentity.message("PostgreSQL", "sslrootcert", "", ("sslcert", "sslkey"));
@@ -78,16 +78,6 @@ pub(crate) fn connecting(place: &str, error: Error) -> BackendError {
         None => judge_handshake(&words),
     };
     BackendError::new(kind, Outcome::NotApplied, message).with("postgres", place).caused_by(error)
-}
-
-fn words(error: &Error) -> String {
-    std::iter::successors(error.source(), |source| (*source).source())
-        .fold(error.to_string(), |words, source| format!("{words}: {source}"))
-}
-
-/// Settings that were not checked.
-pub(crate) fn unusable(error: UrlError) -> BackendError {
-    BackendError::new(Invalid, Outcome::NotApplied, error.to_string())
 }
 
 pub(crate) fn unreachable(place: &str, error: std::io::Error) -> BackendError {

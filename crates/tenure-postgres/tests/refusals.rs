@@ -426,11 +426,21 @@ async fn a_server_that_wants_a_certificate_is_shown_one() {
     let waiter = player(&url("tenure-test-client", &shows(&ours, ["cert", "key"])), "job");
     waiter.queue_behind(0).await;
     holder.leave().await;
-    stage::enter_in_time(&waiter).await;
-    let denied = ErrorKind::Denied;
-    refused_as(&url("tenure-test-client", ""), denied, "wants a client certificate; name it with sslcert=")
-        .await;
+    let grant = stage::enter_in_time(&waiter).await;
+    waiter.backend.break_lock(&waiter.claim.name, BreakScope::Leases).await.unwrap();
+    assert_eq!(waiter.renew(&grant).await, Renewal::Gone);
+    let denied = async |url: String, part: &str| {
+        for error in player(&url, "job").refusals().await {
+            assert_eq!(
+                (error.kind(), error.outcome()),
+                (ErrorKind::Denied, Outcome::NotApplied),
+                "{error:?}"
+            );
+            assert!(error.to_string().contains(part), "{error:?}");
+        }
+    };
+    denied(url("tenure-test-client", ""), "wants a client certificate; name it with sslcert=").await;
     let wrong = shows(&theirs, ["sslcert", "sslkey"]);
-    refused_as(&url("tenure-test-client", &wrong), denied, "does not accept the client certificate").await;
-    refused_as(&url("another", &right), denied, "is for another user").await;
+    denied(url("tenure-test-client", &wrong), "does not accept the client certificate").await;
+    denied(url("another", &right), "is for another user").await;
 }

@@ -28,7 +28,7 @@ use crate::{
     health::{FitFor, Fitness, Gate, TRIES},
     keys::{self, Counting, Keys},
     scan::STEP,
-    script::{ClaimReply, Reply, Script, Scripts, number},
+    script::{ClaimReply, ForeignHolder, Reply, Script, Scripts, number},
     session::{Pushed, RedisSession, RedisSessions},
     shared::{RedisShared, TokenWatermark},
     value,
@@ -39,7 +39,7 @@ pub struct Redis {
     pub(crate) sessions: Arc<RedisSessions>,
     /// Locks that another owner waited for a moment ago. It saves a round trip: never right or wrong.
     contended: Contended,
-    /// Locks that another client holds while this one is the first waiter.
+    /// Locks that another client holds while an owner of this handle waits.
     foreign: Mutex<HashMap<LockName, ForeignHold>>,
     /// The last label and its text: most claims of a process have the same one.
     label: Mutex<Option<(Arc<Label>, Arc<str>)>>,
@@ -47,12 +47,14 @@ pub struct Redis {
     bounds: String,
 }
 
-/// What the first waiter has seen of a lock that a client holds which is not Tenure, and so notifies no waiter.
+/// What a waiter has seen of a lock that a client holds which is not Tenure, and so notifies no waiter.
 struct ForeignHold {
-    value: Vec<u8>,
-    left: Option<Duration>,
+    seen: ForeignHolder,
     /// Since when it is the same hold.
     since: Moment,
+    waiter: OwnerId,
+    /// When its place was taken or kept, and at which server.
+    placed: (Moment, Arc<str>),
 }
 
 /// A server that was fit a moment ago, at `now`.
@@ -82,9 +84,9 @@ impl Backend for Redis {
         promises.chosen_owner = true;
         promises.wake = WakeSupport::Pushed;
         promises.memo = Memos::Kept;
-        promises.max_ttl = self.sessions.shared.max_ttl();
-        let is_own = promises.max_ttl == config.max_ttl();
-        promises.max_ttl_parameter = (!is_cluster && is_own).then_some("max_ttl");
+        promises.max_ttl = config.max_ttl();
+        promises.served_ttl = self.sessions.shared.served_ttl();
+        promises.max_ttl_parameter = (!is_cluster).then_some("max_ttl");
         promises.ttl_grain = Duration::from_millis(1);
         promises
     }
@@ -221,6 +223,11 @@ impl Backend for Redis {
         self.examine().await
     }
 
+    async fn may_grant(&self) -> Result<(), BackendError> {
+        let session = self.sessions.session().await?;
+        session.health.ensure_fit(FitFor::Claim, self.sessions.host().now()).await.map(drop)
+    }
+
     async fn adopt(&self, adopt: Adopt) -> Result<Adoption, BackendError> {
         self.sessions.adopt(adopt).await
     }
@@ -342,14 +349,16 @@ impl Redis {
         claim.asker.must_be_there()?;
         self.allow(claim.ttl, &gate)?;
         let mut reply = ClaimReply::NotPlain;
-        if claim.mode == Mode::Exclusive && !self.contended.is_contended(&claim.name) {
+        let placed = self.placed_behind(claim, &gate, now);
+        if placed.is_none() && claim.mode == Mode::Exclusive && !self.contended.is_contended(&claim.name) {
             reply = self.claim_plainly(&session, &gate, claim, now).await?;
             if matches!(reply, ClaimReply::NotPlain) {
                 self.contended.set(&claim.name, true);
             }
         }
         if matches!(reply, ClaimReply::NotPlain) {
-            reply = Box::pin(self.claim_in_full(&session, &gate, claim)).await?;
+            let script = if placed.is_some() { &self.scripts().follow } else { &self.scripts().claim };
+            reply = Box::pin(self.claim_in_full(&session, &gate, script, claim)).await?;
         }
         match reply {
             ClaimReply::Granted { first, block } => {
@@ -360,12 +369,10 @@ impl Redis {
                 Ok(Some(ClaimAnswer::Granted(Grant { name, owner, token: first, block, ttl })))
             }
             ClaimReply::NotGranted { mut answer, foreign } => {
-                if let ClaimAnswer::Queued { ahead: 0, retry_after, holder } = &mut *answer
-                    && claim.wait == WaitMode::Turn
-                    && let Some(value) = foreign
+                if let ClaimAnswer::Queued { ahead: 0, retry_after, .. } = &mut *answer
+                    && let Some(seen) = foreign
                 {
-                    let left = holder.as_ref().and_then(|holder| holder.expires_in);
-                    *retry_after = self.pace_behind(&claim.name, value, left, *retry_after);
+                    *retry_after = self.pace_behind(claim, seen, (placed.unwrap_or(now), gate.field), *retry_after);
                 }
                 Ok(Some(*answer))
             }
@@ -386,25 +393,38 @@ impl Redis {
         }
     }
 
-    /// When the first waiter checks again a lock that a foreign client holds: 50 times a second while the holder changes, less
-    /// often the longer one stays.
+    /// When an owner that waits behind a foreign client took or kept its place, if that need not be kept now.
+    fn placed_behind(&self, claim: &Claim, gate: &Gate, now: Moment) -> Option<Moment> {
+        let foreign = locked(&self.foreign);
+        let hold = foreign
+            .get(&claim.name)
+            .filter(|hold| hold.waiter == claim.owner && claim.wait != WaitMode::No)?;
+        let (placed, at) = &hold.placed;
+        (*at == gate.field && placed.elapsed(now) < self.config().retry_max).then_some(*placed)
+    }
+
+    /// When a waiter checks again a lock that a foreign client holds. The first one does so 50 times a second while the holder changes,
+    /// less often the longer one stays.
     fn pace_behind(
         &self,
-        name: &LockName,
-        value: Vec<u8>,
-        left: Option<Duration>,
+        claim: &Claim,
+        seen: ForeignHolder,
+        placed: (Moment, Arc<str>),
         usual: Duration,
     ) -> Duration {
-        let now = self.sessions.host().now();
+        let (now, retry_max) = (self.sessions.host().now(), self.config().retry_max);
         let mut foreign = locked(&self.foreign);
         if foreign.len() >= CONTENDED_MAX {
             foreign.clear();
         }
-        let known = foreign.remove(name).filter(|known| known.value == value && left <= known.left);
+        let known = foreign.remove(&claim.name).filter(|known| known.seen.goes_on_as(&seen));
         let since = known.map_or(now, |known| known.since);
-        foreign.insert(name.clone(), ForeignHold { value, left, since });
         let pace = (since.elapsed(now) / 10).clamp(FOREIGN_LEAST, FOREIGN_MOST);
-        pace.min(usual).max(FOREIGN_LEAST).min(self.config().retry_max)
+        let pace = if seen.before == 0 { pace.min(usual) } else { usual };
+        // The place is kept in time.
+        let kept = retry_max.saturating_sub(placed.0.elapsed(now));
+        foreign.insert(claim.name.clone(), ForeignHold { seen, since, waiter: claim.owner, placed });
+        pace.min(kept).max(FOREIGN_LEAST).min(retry_max)
     }
 
     /// The plain path: no owner holds the lock, and none waits.
@@ -431,14 +451,15 @@ impl Redis {
         session.batcher.claim(request).await
     }
 
-    /// The path that sees everything.
+    /// The path that sees everything, by `claim` or `follow`.
     async fn claim_in_full(
         &self,
         session: &RedisSession,
         gate: &Gate,
+        script: &Script,
         claim: &Claim,
     ) -> Result<ClaimReply, BackendError> {
-        let (script, keys) = (&self.scripts().claim, self.keys(&claim.name)?);
+        let keys = self.keys(&claim.name)?;
         let mut call = self.full_call(script, &keys, gate);
         call.arg(&claim.owner.hex()[..]).arg(millis(claim.ttl)).arg(value::mode_code(claim.mode));
         call.arg(match claim.wait {

@@ -13,7 +13,7 @@ use tenure_core::{BackendError, Host};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 
-use crate::{config::Config, error};
+use crate::config::Config;
 
 /// Where one server is.
 #[derive(Clone)]
@@ -41,7 +41,7 @@ pub(crate) fn connector(config: &Config) -> Result<Option<ServerTls>, BackendErr
     if !config.tls {
         return Ok(None);
     }
-    let settings = tls::believing(config.ca.as_deref(), "ca", config.identity().map_err(error::unusable)?)?;
+    let settings = tls::believing(config.ca.as_deref(), "ca", config.identity()?)?;
     Ok(Some(ServerTls(TlsConnector::from(Arc::new(settings)), config.tls_name.clone())))
 }
 

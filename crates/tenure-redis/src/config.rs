@@ -514,7 +514,7 @@ mod tests {
         );
         assert_eq!((c.topology.clone(), c.db, c.tls), (Topology::Host("db.example".into(), 7000), 3, true));
         assert_eq!(
-            (c.login.user.as_deref(), c.login.password.as_ref().map(Secret::expose)),
+            (c.login.user.as_deref(), c.login.password.as_ref().and_then(Secret::word)),
             (Some("app"), Some("p@ss"))
         );
         assert_eq!(

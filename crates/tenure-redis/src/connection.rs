@@ -330,15 +330,14 @@ fn certificates(config: &Config) -> Result<Option<TlsCertificates>, BackendError
     if !config.tls {
         return Ok(None);
     }
-    // The driver of a Cluster takes the ciphers of the process, and has no place to name others. An error
-    // says that the program has chosen some already.
-    let _ = rustls::crypto::CryptoProvider::install_default(tls::provider().as_ref().clone());
+    // The driver of a Cluster has no place to name others.
+    tls::provide();
     let read = |path: &Path| fs::read(path).map_err(|error| error::no_ca(path, error));
     let root_cert = config.ca.as_deref().map(|path| {
         tls::authorities(path, "ca")?;
         read(path)
     });
-    let client_tls = config.identity().map_err(error::unusable)?.map(|(cert, key)| {
+    let client_tls = config.identity()?.map(|(cert, key)| {
         Ok::<_, BackendError>(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? })
     });
     let (root_cert, client_tls) = (root_cert.transpose()?, client_tls.transpose()?);

@@ -186,7 +186,7 @@ impl Visit<'_> {
             let what = format!("{why}; it grants no locks for another {left}, in case it lost some");
             let remedy =
                 format!("wait {left}; a shorter ?max_ttl= (the same everywhere) shortens the next wait");
-            self.say(Note, what, remedy);
+            self.say(Warning, what, remedy);
         }
         Ok(session)
     }

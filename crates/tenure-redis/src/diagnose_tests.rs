@@ -241,6 +241,7 @@ fn a_counter_may_be_ahead_by_the_wait_that_it_was_floored_with() {
         replid: "h".into(),
         ready: seconds(1030),
         wait: seconds(30),
+        renews: seconds(0),
         settings: String::new(),
         next: None,
         acked: None,

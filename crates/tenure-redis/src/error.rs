@@ -3,7 +3,7 @@
 use std::{error::Error as _, io, path::Path};
 
 use redis::{RedisError, ServerErrorKind};
-use tenure_client::{tls::TlsFault, url::UrlError};
+use tenure_client::tls::TlsFault;
 use tenure_core::{
     BackendError,
     ErrorKind::{self, Corrupt, Denied, Invalid, TimedOut, Unavailable},
@@ -30,7 +30,7 @@ pub(crate) fn asked(place: &str, error: RedisError) -> (AfterError, BackendError
 /// A connection that could not be made: nothing was asked.
 pub(crate) fn connecting(place: &str, error: RedisError) -> BackendError {
     let (_, kind, _, message) = classify(&error);
-    let fault = if error.kind() == redis::ErrorKind::Io { TlsFault::of(&words(&error)) } else { None };
+    let fault = if error.kind() == redis::ErrorKind::Io { TlsFault::of(&error) } else { None };
     if let Some(fault) = fault {
         let message = fault.message(
             "Redis",
@@ -57,16 +57,6 @@ pub(crate) fn connecting(place: &str, error: RedisError) -> BackendError {
 pub(crate) fn no_ca(path: &Path, error: io::Error) -> BackendError {
     let message = "cannot read the file of the CA";
     BackendError::new(Invalid, Outcome::NotApplied, message).with("ca", path.display()).caused_by(error)
-}
-
-fn words(error: &RedisError) -> String {
-    std::iter::successors(error.source(), |source| (*source).source())
-        .fold(error.to_string(), |words, source| format!("{words}: {source}"))
-}
-
-/// Settings that were not checked.
-pub(crate) fn unusable(error: UrlError) -> BackendError {
-    BackendError::new(Invalid, Outcome::NotApplied, error.to_string())
 }
 
 /// A proxy that spreads keys cuts the connection at the first command that it does not know.

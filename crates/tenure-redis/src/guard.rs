@@ -108,6 +108,8 @@ pub struct ServerRecord {
     pub ready: Duration,
     /// How long that was when it was written: after a step back of the clock no more is left.
     pub wait: Duration,
+    /// From when it may renew, on the server's wall clock: see [`renewals_wait`].
+    pub renews: Duration,
     /// The [`Terms`], as text.
     pub settings: String,
     /// The terms that are to be adopted once it is ready, as text.
@@ -122,6 +124,22 @@ impl ServerRecord {
     /// The settings that a client must have: those to be adopted, if there are some.
     fn asked_for(&self) -> &str {
         self.next.as_ref().unwrap_or(&self.settings)
+    }
+
+    /// The longest lease that they allow, if there is a guard.
+    pub(crate) fn max_ttl(&self) -> Option<Duration> {
+        let settings = self.asked_for();
+        (settings.contains("guard=on") && !settings.starts_with(NEWER)).then(|| max_ttl_of(settings))
+    }
+
+    /// What is left of its wait. A client with a smaller `max_ttl` than that of the one that wrote it shortens nothing: a
+    /// lease may be that long, and the counter stands on the end of the wait, ahead of the clock until then.
+    fn left(&self, now: Duration) -> Duration {
+        self.ready.saturating_sub(now).min(self.wait)
+    }
+
+    fn quiet(&self, now: Duration) -> Duration {
+        self.renews.saturating_sub(now).min(LINGER)
     }
 }
 
@@ -170,6 +188,8 @@ pub enum Decision {
         why: Why,
         /// Until the gate may open; zero opens it.
         wait: Duration,
+        /// For how long nothing is renewed: see [`renewals_wait`].
+        quiet: Duration,
         /// The settings that go into the record.
         settings: String,
         /// The settings to adopt afterwards.
@@ -281,7 +301,8 @@ pub fn decide(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>)
     let ours = served.to_string();
     if terms.mode == GuardMode::Off {
         let is_ours = record.is_some_and(|r| r.is_open && is_of_this_history(r, facts));
-        return if is_ours { Decision::Open } else { write(Why::Unguarded, Duration::ZERO, ours) };
+        let zero = Duration::ZERO;
+        return if is_ours { Decision::Open } else { write(Why::Unguarded, zero, zero, ours) };
     }
     let decision = match record {
         None => without_record(terms, facts, ours),
@@ -308,46 +329,46 @@ fn raise(terms: &Terms, record: Option<&ServerRecord>) -> Decision {
     Decision::Refuse(ClientRefusal::Raise { theirs, ours: terms.to_string() })
 }
 
-fn write(why: Why, wait: Duration, settings: String) -> Decision {
-    Decision::Write { why, wait, settings, next: None, acked: None }
+fn write(why: Why, wait: Duration, quiet: Duration, settings: String) -> Decision {
+    Decision::Write { why, wait, quiet, settings, next: None, acked: None }
 }
 
 pub(crate) fn is_of_this_history(record: &ServerRecord, facts: &ServerFacts) -> bool {
     record.run_id == facts.run_id && record.replid == facts.replid
 }
 
-/// The wait of a server in whose place another one may have granted until now. A server that forgets its
-/// backlog too early may have been promoted without showing it.
-fn in_full(terms: &Terms, facts: &ServerFacts, longest: Duration) -> Duration {
+/// For how long the master before this server may go on. A server that forgets its backlog too early may have been
+/// promoted without showing it.
+fn lingering(terms: &Terms, facts: &ServerFacts) -> Duration {
     let is_first = !facts.is_promoted && terms.trusts(facts.backlog_ttl);
     let is_over = is_first || facts.predecessor == Predecessor::Demoted;
-    if is_over { longest } else { longest + LINGER }
+    if is_over { Duration::ZERO } else { LINGER }
 }
 
 fn without_record(terms: &Terms, facts: &ServerFacts, ours: String) -> Decision {
-    write(Why::Missing, in_full(terms, facts, longest_lease(terms, facts, None)), ours)
+    let quiet = lingering(terms, facts);
+    write(Why::Missing, longest_lease(terms, facts, None) + quiet, quiet, ours)
 }
 
 fn with_record(terms: &Terms, facts: &ServerFacts, record: &ServerRecord, ours: String) -> Decision {
     // While settings are being adopted there may be leases of the old ones.
     let longest = longest_lease(terms, facts, Some(record));
-    // Never shorter than it was written, if by a client with a larger `max_ttl`: the counter waits on the end of the
-    // wait, and a gate that opened before would let tokens run ahead of the clock.
-    let left = record.ready.saturating_sub(facts.now).min(record.wait);
-    let (why, wait) = if is_of_this_history(record, facts) {
+    let (left, lingers) = (record.left(facts.now), lingering(terms, facts));
+    let anew = |why| (why, left.max(longest + lingers), lingers.max(record.quiet(facts.now)));
+    let (why, wait, quiet) = if is_of_this_history(record, facts) {
         let overlaps = facts.predecessor == Predecessor::Serving;
         if overlaps && !record.is_open && left < longest {
             // Whatever the other one grants now ends by then.
-            (Why::Overlapping, longest)
+            (Why::Overlapping, longest, record.quiet(facts.now))
         } else {
-            (Why::Waiting, left)
+            (Why::Waiting, left, record.quiet(facts.now))
         }
     } else if facts.is_promoted || !terms.trusts(facts.backlog_ttl) {
-        (Why::Promoted, in_full(terms, facts, longest))
+        anew(Why::Promoted)
     } else if record.run_id != facts.run_id {
-        (Why::Restarted, left.max(in_full(terms, facts, longest)))
+        anew(Why::Restarted)
     } else {
-        (Why::BacklogOver, left)
+        (Why::BacklogOver, left, record.quiet(facts.now))
     };
     let is_adopting = record.next.is_some();
     match why {
@@ -358,9 +379,9 @@ fn with_record(terms: &Terms, facts: &ServerFacts, record: &ServerRecord, ours: 
         }
         _ if is_adopting && !wait.is_zero() => {
             let (settings, next) = (record.settings.clone(), record.next.clone());
-            Decision::Write { why, wait, settings, next, acked: None }
+            Decision::Write { why, wait, quiet, settings, next, acked: None }
         }
-        _ => write(why, wait, ours),
+        _ => write(why, wait, quiet, ours),
     }
 }
 
@@ -386,14 +407,14 @@ fn held_back(
         return Decision::Wait { why: Why::Moved, wait: left };
     }
     match decision {
-        Decision::Write { why, wait, settings, next, .. } => {
+        Decision::Write { why, wait, quiet, settings, next, .. } => {
             // The replicas that a promoted server knows of were those of the master before it: no server can
             // be promoted in the place of one that never had a replica. One that was started since may be
             // that master itself, with its data loaded.
             let ran = |at: Duration| at >= facts.now.saturating_sub(facts.up);
             let is_heir = facts.is_promoted && why == Why::Promoted && before.is_some_and(ran);
             let acked = facts.acked.or_else(|| before.filter(|_| !is_heir));
-            Decision::Write { why, wait, settings, next, acked }
+            Decision::Write { why, wait, quiet, settings, next, acked }
         }
         other => other,
     }
@@ -404,30 +425,25 @@ fn held_back(
 ///
 /// The master before a promoted server may go on for [`LINGER`]. What is renewed here is not renewed there:
 /// its copy of the lease ends there, and lets the next one in while the holder believes us (L1). So nothing
-/// is renewed until it has stopped: for as long as the wait of the gate is longer than the longest lease.
+/// is renewed until it has stopped. The record says when, for a client with another `max_ttl` may have written the wait.
 ///
 /// A client that is still connected to the old master renews there. Once the old master follows the new one,
 /// it grants nothing, and what it granted before came after the end of a lease that its holder did not
 /// believe any more: then renewals go on immediately.
-pub fn renewals_wait(
-    terms: &Terms,
-    facts: &ServerFacts,
-    record: Option<&ServerRecord>,
-    decision: &Decision,
-) -> Duration {
-    let (Decision::Wait { why, wait } | Decision::Write { why, wait, .. }) = decision else {
-        return Duration::ZERO;
+pub fn renewals_wait(facts: &ServerFacts, record: Option<&ServerRecord>, decision: &Decision) -> Duration {
+    let quiet = match decision {
+        // What this client waits for alone says nothing of a fail-over.
+        Decision::Wait { why: Why::Moved, .. } | Decision::Write { why: Why::Unguarded, .. } => {
+            return Duration::ZERO;
+        }
+        Decision::Wait { .. } => record.map_or(Duration::ZERO, |record| record.quiet(facts.now)),
+        Decision::Write { quiet, .. } => *quiet,
+        Decision::Open | Decision::Refuse(_) => return Duration::ZERO,
     };
-    // A client with a smaller `max_ttl` than ours may have written the wait.
-    let lease =
-        record.map_or_else(|| longest_lease(terms, facts, None), |record| max_ttl_of(&record.settings));
-    let left = wait.saturating_sub(lease);
     match facts.predecessor {
         Predecessor::Demoted => Duration::ZERO,
-        // What this client waits for alone says nothing of a fail-over.
-        _ if matches!(why, Why::Moved | Why::Unguarded) => Duration::ZERO,
-        Predecessor::Serving => left.max(LOOK),
-        Predecessor::Unknown => left,
+        Predecessor::Serving => quiet.max(LOOK),
+        Predecessor::Unknown => quiet,
     }
 }
 
@@ -441,32 +457,35 @@ pub(crate) fn adopt(
     adopt: Adopt,
 ) -> Decision {
     let is_alone = is_alone(facts.now, facts.acked, record.and_then(|record| record.acked));
-    let settings_of = |record: &ServerRecord| record.settings.clone();
-    let wait_for =
-        |settings: &str| in_full(terms, facts, longest_lease(terms, facts, record).max(max_ttl_of(settings)));
-    let is_shorter = record.and_then(|it| terms.max_ttl_in(it)).is_some_and(|theirs| theirs < terms.max_ttl);
+    let is_on = terms.mode == GuardMode::On;
+    let is_shorter = is_on && record.and_then(ServerRecord::max_ttl).is_some_and(|it| it < terms.max_ttl);
     let decision = match adopt {
-        _ if !facts.is_master || !is_shorter => decide(terms, facts, record),
-        Adopt::Settings => return raise(terms, record),
-        Adopt::LargerMaxTtl => mismatch(terms, record),
+        _ if !facts.is_master => decide(terms, facts, record),
+        Adopt::LargerMaxTtl if is_shorter => mismatch(terms, record),
+        // The replicas alone are adopted, and the settings stay.
+        Adopt::Settings if is_shorter && !is_alone => return raise(terms, record),
+        _ => decide(terms, facts, record),
+    };
+    let adopting = |next, acked| {
+        let settings = record.map_or_else(|| terms.to_string(), |record| record.settings.clone());
+        let now = facts.now;
+        // An open record of this process bounds all leases. Another one may be older than some of them.
+        let is_current = record.is_some_and(|it| it.is_open && is_of_this_history(it, facts));
+        let longest = if is_current { Duration::ZERO } else { longest_lease(terms, facts, record) };
+        let longest = longest.max(max_ttl_of(&settings));
+        let quiet = lingering(terms, facts).max(record.map_or(Duration::ZERO, |record| record.quiet(now)));
+        let left = record.map_or(Duration::ZERO, |record| record.left(now));
+        let wait = left.max(longest + lingering(terms, facts));
+        Decision::Write { why: Why::Adopting, wait, quiet, settings, next, acked }
     };
     match decision {
         // Without a guard nobody waits for anything.
-        Decision::Refuse(ClientRefusal::Mismatch { ours, .. }) if terms.mode == GuardMode::Off => {
-            write(Why::Unguarded, Duration::ZERO, ours)
+        Decision::Refuse(ClientRefusal::Mismatch { ours, .. }) if !is_on => {
+            write(Why::Unguarded, Duration::ZERO, Duration::ZERO, ours)
         }
-        Decision::Refuse(ClientRefusal::Mismatch { ours, .. }) => {
-            let settings = record.map_or_else(|| ours.clone(), settings_of);
-            let wait = wait_for(&settings);
-            Decision::Write { why: Why::Adopting, wait, settings, next: Some(ours), acked: facts.acked }
-        }
+        Decision::Refuse(ClientRefusal::Mismatch { ours, .. }) => adopting(Some(ours), facts.acked),
         refused @ Decision::Refuse(ClientRefusal::NotMaster) => refused,
-        _ if is_alone && terms.mode == GuardMode::On => {
-            let settings = record.map_or_else(|| terms.to_string(), settings_of);
-            let wait = wait_for(&settings);
-            let next = record.and_then(|record| record.next.clone());
-            Decision::Write { why: Why::Adopting, wait, settings, next, acked: None }
-        }
+        _ if is_alone && is_on => adopting(record.and_then(|record| record.next.clone()), None),
         other => other,
     }
 }

@@ -29,8 +29,8 @@ fn facts() -> ServerFacts {
 
 fn record() -> ServerRecord {
     let (run_id, replid, settings) = ("run".into(), "history".into(), terms(GuardMode::On).to_string());
-    let (ready, wait) = (Duration::ZERO, MAX + LINGER);
-    ServerRecord { run_id, replid, ready, wait, settings, next: None, acked: None, is_open: true }
+    let (ready, wait, renews) = (Duration::ZERO, MAX + LINGER, Duration::ZERO);
+    ServerRecord { run_id, replid, ready, wait, renews, settings, next: None, acked: None, is_open: true }
 }
 
 #[track_caller]
@@ -341,16 +341,31 @@ fn a_record_that_is_lost_in_a_rollout_is_written_as_it_was() {
     }
 }
 
-/// L1: the record is raised only on purpose, and after the longest lease there may be.
+/// L1: the record is raised only on purpose, whatever else differs. Leases that are alive go on.
 #[test]
 fn a_larger_max_ttl_is_adopted_only_on_purpose() {
-    let (theirs, ours) = (record().settings, larger().to_string());
-    let refused = Decision::Refuse(ClientRefusal::Raise { theirs: theirs.clone(), ours: ours.clone() });
-    assert_eq!(adopt(&larger(), &facts(), Some(&record()), Adopt::Settings), refused);
-    match adopt(&larger(), &facts(), Some(&record()), Adopt::LargerMaxTtl) {
-        Decision::Write { wait, settings, next, .. } => {
-            assert_eq!((wait, settings, next), (3 * MAX, theirs, Some(ours)));
+    let another = Terms { quorum: Some(5), ..larger() };
+    for terms in [larger(), another] {
+        let (theirs, ours) = (record().settings, terms.to_string());
+        let refused = Decision::Refuse(ClientRefusal::Raise { theirs: theirs.clone(), ours: ours.clone() });
+        assert_eq!(adopt(&terms, &facts(), Some(&record()), Adopt::Settings), refused);
+        // The record of another process may be older than some leases.
+        let before = ServerRecord { run_id: "before".into(), ..record() };
+        for (record, longest) in [(record(), MAX), (before, 3 * MAX)] {
+            let raised = adopt(&terms, &facts(), Some(&record), Adopt::LargerMaxTtl);
+            assert_eq!(renewals_wait(&facts(), Some(&record), &raised), NONE);
+            match raised {
+                Decision::Write { wait, settings, next, .. } => {
+                    assert_eq!((wait, settings, next), (longest, theirs.clone(), Some(ours.clone())));
+                }
+                other => panic!("{other:?}"),
+            }
         }
+    }
+    // A master that stands alone is adopted as it is.
+    let lonely = ServerRecord { acked: Some(NOW - 2 * GRACE), ..record() };
+    match adopt(&larger(), &facts(), Some(&lonely), Adopt::Settings) {
+        Decision::Write { settings, next, .. } => assert_eq!((settings, next), (lonely.settings, None)),
         other => panic!("{other:?}"),
     }
 }
@@ -369,11 +384,12 @@ fn a_wait_that_another_client_wrote_is_not_shortened() {
 #[test]
 fn renewals_wait_for_the_former_master_whoever_wrote_the_wait() {
     let promoted = ServerFacts { is_promoted: true, ..facts() };
-    let written = ServerRecord { ready: NOW + MAX + LINGER, is_open: false, ..record() };
+    let (ready, renews) = (NOW + MAX + LINGER, NOW + LINGER);
+    let written = ServerRecord { ready, renews, is_open: false, ..record() };
     for terms in [terms(GuardMode::On), larger()] {
         let decision = decide(&terms, &promoted, Some(&written));
         assert_eq!(decision, Decision::Wait { why: Why::Waiting, wait: MAX + LINGER });
-        assert_eq!(renewals_wait(&terms, &promoted, Some(&written), &decision), LINGER);
+        assert_eq!(renewals_wait(&promoted, Some(&written), &decision), LINGER);
     }
 }
 
@@ -430,6 +446,7 @@ fn adopting_waits_for_the_longest_lease_of_either_settings() {
         Decision::Write {
             why: Why::Adopting,
             wait: minute,
+            quiet: NONE,
             settings: theirs.settings.clone(),
             next: Some(ours.clone()),
             acked: None,
@@ -465,6 +482,34 @@ fn adopting_waits_for_the_longest_lease_of_either_settings() {
     }
 }
 
+/// L1, L2: a client with a smaller `max_ttl` is the first after a second fail-over, or has its own adopted.
+#[test]
+fn no_fail_over_shortens_a_wait_that_another_client_wrote() {
+    let wait = 3 * MAX + LINGER;
+    let written = ServerRecord { run_id: "before".into(), ready: NOW + wait, wait, is_open: false, ..record() };
+    let promoted = ServerFacts { is_promoted: true, ..facts() };
+    waits(GuardMode::On, &promoted, Some(&written), (Why::Promoted, wait));
+    let alone = ServerRecord { acked: Some(NOW - 2 * GRACE), ..written };
+    match adopt(&terms(GuardMode::On), &promoted, Some(&alone), Adopt::Settings) {
+        Decision::Write { wait: waits, .. } => assert_eq!(waits, wait),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// L1: a server was promoted, and restarted as one that never was. To adopt settings shortened the wait that was written before.
+#[test]
+fn adopting_shortens_no_wait() {
+    let waits = ServerRecord { ready: NOW + MAX + LINGER, is_open: false, ..record() };
+    let other = Terms { max_ttl: MAX / 2, ..terms(GuardMode::On) };
+    let alone = ServerRecord { acked: Some(NOW - 2 * GRACE), ..waits.clone() };
+    for (terms, record) in [(other, waits), (terms(GuardMode::On), alone)] {
+        match adopt(&terms, &facts(), Some(&record), Adopt::LargerMaxTtl) {
+            Decision::Write { why: Why::Adopting, wait, .. } => assert_eq!(wait, MAX + LINGER),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[test]
 fn without_a_guard_nothing_waits() {
     let settings = terms(GuardMode::Off).to_string();
@@ -496,12 +541,14 @@ fn promoted(predecessor: Predecessor, now: u64) -> ServerFacts {
 }
 
 fn written_for(run_id: &str, ready: u64) -> ServerRecord {
-    ServerRecord { run_id: run_id.into(), ready: Duration::from_secs(ready), is_open: false, ..record() }
+    let ready = Duration::from_secs(ready);
+    let renews = ready.saturating_sub(MAX);
+    ServerRecord { run_id: run_id.into(), ready, renews, is_open: false, ..record() }
 }
 
 fn refused_for(facts: &ServerFacts, record: Option<&ServerRecord>) -> Duration {
     let terms = terms(GuardMode::On);
-    renewals_wait(&terms, facts, record, &decide(&terms, facts, record))
+    renewals_wait(facts, record, &decide(&terms, facts, record))
 }
 
 /// L1: a promoted server renews nothing until the master before it has stopped or follows it.

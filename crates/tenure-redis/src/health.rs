@@ -374,7 +374,7 @@ async fn judge_by(
         let reading = read(shared, wire, place, &terms, backlog_ttl).await?;
         let (facts, record) = (&reading.facts, reading.record.as_ref());
         let decision = rule(&terms, facts, record);
-        let refused_for = renewals_wait(&terms, facts, record, &decision);
+        let refused_for = renewals_wait(facts, record, &decision);
         let served = terms.served(facts, record).unwrap_or(terms);
         let judged = |fitness| Ok(Judged { fitness, max_ttl: served.max_ttl });
         let unfit = |why, from: Moment, wait| Fitness::Unfit {
@@ -392,9 +392,9 @@ async fn judge_by(
                 return judged(unfit(Why::Alone, shared.host.now(), LOOK));
             }
             Decision::Refuse(refusal) => return Err(refused(place, &refusal)),
-            Decision::Write { why, wait, settings, next, acked } => {
+            Decision::Write { why, wait, quiet, settings, next, acked } => {
                 let (now, gate) = (shared.host.now(), gate_of(facts, &settings));
-                let update = RecordUpdate { wait, settings: &settings, next: next.as_deref(), acked };
+                let update = RecordUpdate { wait, quiet, settings: &settings, next: next.as_deref(), acked };
                 if !write(shared, wire, place, &reading, &gate, update).await? {
                     continue;
                 }
@@ -539,12 +539,14 @@ fn parse_record(text: &str, acked: Option<Duration>, is_open: bool) -> Option<Se
     let next = Some(next).filter(|n| !n.is_empty());
     // Without it, the longest there may be.
     let wait = fields.next().and_then(|text| millis(&text)).unwrap_or(Timing::MAX_TTL + LINGER);
-    Some(ServerRecord { run_id, replid, ready, wait, settings, next, acked, is_open })
+    let renews = fields.next().and_then(|text| millis(&text)).unwrap_or(ready);
+    Some(ServerRecord { run_id, replid, ready, wait, renews, settings, next, acked, is_open })
 }
 
 /// What is written besides what was judged.
 struct RecordUpdate<'a> {
     wait: Duration,
+    quiet: Duration,
     settings: &'a str,
     next: Option<&'a str>,
     acked: Option<Duration>,
@@ -565,6 +567,7 @@ async fn write(
     call.arg(&judged.facts.run_id).arg(&judged.facts.replid);
     call.arg(update.settings).arg(update.next.unwrap_or_default());
     call.arg(update.acked.map_or_else(String::new, |at| at.as_millis().to_string()));
+    call.arg(update.quiet.as_millis().to_string());
     let answer = wire.eval(script, &call).await.map_err(|error| error::asked(place, error).1)?;
     Ok(number(&answer) == Some(1))
 }

@@ -24,6 +24,8 @@ pub(crate) struct Scripts {
     pub(crate) release_many: Script,
     pub(crate) renew: Script,
     pub(crate) claim: Script,
+    /// `claim`, for a waiter behind a client that is not Tenure.
+    pub(crate) follow: Script,
     pub(crate) leave: Script,
     pub(crate) keep: Script,
     pub(crate) break_lock: Script,
@@ -79,13 +81,17 @@ impl Scripts {
         let handing = |parts: &[&str], verb| {
             Script::new(&[&[gate], parts, &[lock, begin, sides, handoff, verb, end]].concat())
         };
+        let claiming = |first| {
+            Script::new(&[first, gate, count, mint, lock, enter, begin, sides, place, handoff, claim, end])
+        };
         Self {
             acquire: Script::new(acquire),
             release: Script::new(&[include_str!("scripts/release.lua")]),
             acquire_many: Script::new(&[acquire_many]),
             release_many: Script::new(&[include_str!("scripts/release.many.lua")]),
             renew: Script::new(&[include_str!("scripts/renew.lua")]),
-            claim: Script::new(&[gate, count, mint, lock, enter, begin, sides, place, handoff, claim, end]),
+            claim: claiming(""),
+            follow: claiming(include_str!("scripts/follow.lua")),
             leave: handing(&[], include_str!("scripts/leave.lua")),
             keep: handing(&[], include_str!("scripts/keep.lua")),
             break_lock: handing(&[count, mint, fence], include_str!("scripts/break.lua")),
@@ -148,8 +154,8 @@ impl Script {
 pub(crate) enum ClaimReply {
     /// With `block` tokens, of which `first` is the first.
     Granted { first: FencingToken, block: u32 },
-    /// Another owner holds the lock, or waits before this one. What a client that is not Tenure has written, if it holds it.
-    NotGranted { answer: Box<ClaimAnswer>, foreign: Option<Vec<u8>> },
+    /// Another owner holds the lock, or waits before this one.
+    NotGranted { answer: Box<ClaimAnswer>, foreign: Option<ForeignHolder> },
     /// Nothing was done: this claim is not as plain as that.
     NotPlain,
     /// The number of owners that wait already.
@@ -159,6 +165,27 @@ pub(crate) enum ClaimReply {
     /// The counter of the server is behind what it granted to this client: it was put back to an earlier
     /// state.
     RolledBack,
+}
+
+/// A client that is not Tenure holds the lock: what tells this hold from the next one.
+#[derive(Debug)]
+pub(crate) struct ForeignHolder {
+    head: Vec<u8>,
+    pub(crate) left: Option<Duration>,
+    /// How many wait before the owner that asked.
+    pub(crate) before: u64,
+}
+
+impl ForeignHolder {
+    fn new(mut head: Vec<u8>, left: Option<Duration>, before: u64) -> Self {
+        head.truncate(FOREIGN_HEAD);
+        Self { head, left, before }
+    }
+
+    /// Whether what was seen after `self` is the same hold.
+    pub(crate) fn goes_on_as(&self, later: &Self) -> bool {
+        self.head == later.head && later.left <= self.left
+    }
 }
 
 impl ClaimReply {
@@ -182,7 +209,7 @@ impl ClaimReply {
         }
     }
 
-    /// See the contract of `claim.lua`.
+    /// See the contracts of `claim.lua` and `follow.lua`.
     pub(crate) fn of_full(answer: Value) -> Option<Self> {
         let mut reply = Reply::new(answer)?;
         let kind = reply.number()?;
@@ -191,6 +218,14 @@ impl ClaimReply {
             1 => Self::granted(reply.number()?, reply.count()?),
             4 => Self::QueueIsFull(reply.count()?),
             5 => Self::RolledBack,
+            6 => {
+                let (before, left, head) = (reply.count()?, reply.millis(), reply.bytes()?);
+                let holder = Some(HolderView::foreign(left));
+                let retry_after = left.unwrap_or(Duration::MAX);
+                let answer = ClaimAnswer::Queued { ahead: 0, retry_after, holder };
+                let foreign = Some(ForeignHolder::new(head, left, before));
+                Self::NotGranted { answer: Box::new(answer), foreign }
+            }
             _ => {
                 let (ahead, retry_after) = (usize::try_from(reply.count()?).ok()?, reply.millis()?);
                 let (holder, foreign) = holder_of(&mut reply).unzip();
@@ -210,8 +245,8 @@ impl ClaimReply {
     }
 }
 
-/// `value, ms left`, or for shared holders `SHARED, ms left, owner, details`. The value as well, if the holder is foreign.
-fn holder_of(reply: &mut Reply) -> Option<(HolderView, Option<Vec<u8>>)> {
+/// See the contract of `claim.lua`.
+fn holder_of(reply: &mut Reply) -> Option<(HolderView, Option<ForeignHolder>)> {
     let (value, left) = (reply.bytes()?, reply.millis());
     if value == value::SHARED.as_bytes()
         && let (Some(owner), Some(details)) = (reply.text(), reply.text())
@@ -219,7 +254,8 @@ fn holder_of(reply: &mut Reply) -> Option<(HolderView, Option<Vec<u8>>)> {
         return value::shared_holder(&owner, &details, left.unwrap_or_default()).map(|holder| (holder, None));
     }
     let holder = value::sole_holder(&value, left);
-    let foreign = holder.is_foreign().then_some(value);
+    let before = reply.count().unwrap_or_default();
+    let foreign = holder.is_foreign().then(|| ForeignHolder::new(value, left, before));
     Some((holder, foreign))
 }
 
@@ -280,6 +316,9 @@ pub(crate) fn number(value: &Value) -> Option<i64> {
 const ARGUMENTS: usize = 9;
 /// Of a key, or of two arguments, in a request.
 const BYTES: usize = 96;
+
+/// How much of a foreign value tells one hold from another: see `follow.lua`.
+const FOREIGN_HEAD: usize = 64;
 
 #[cfg(test)]
 mod tests {

@@ -292,6 +292,7 @@ mod tests {
             replid,
             ready: zero,
             wait: zero,
+            renews: zero,
             settings,
             next: None,
             acked: None,

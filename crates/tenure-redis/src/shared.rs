@@ -28,7 +28,7 @@ pub(crate) struct RedisShared {
 
 impl RedisShared {
     /// The longest lease that the server grants to this client, as far as it knows.
-    pub(crate) fn max_ttl(&self) -> Duration {
+    pub(crate) fn served_ttl(&self) -> Duration {
         locked(&self.history).served.unwrap_or_else(|| self.config.max_ttl())
     }
 
@@ -101,12 +101,8 @@ impl ServerHistory {
     }
 
     fn read(&mut self, terms: &Terms, record: &ServerRecord) {
-        let Some(theirs) = terms.max_ttl_in(record) else { return };
-        if theirs > terms.max_ttl {
-            self.longest = self.longest.max(Some(theirs));
-        } else {
-            self.served = Some(theirs);
-        }
+        self.longest = self.longest.max(record.max_ttl().filter(|theirs| *theirs > terms.max_ttl));
+        self.served = terms.max_ttl_in(record).filter(|theirs| *theirs <= terms.max_ttl).or(self.served);
     }
 
     /// See [`ServerFacts::moved`].

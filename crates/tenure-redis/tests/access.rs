@@ -5,12 +5,11 @@ use std::{
     fs,
     io::{Read, Write},
     net::TcpListener,
-    sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
 
-use tenure_core::{BackendError, BreakScope, ErrorKind, LockName, Outcome, WaitMode};
+use tenure_core::{BackendError, BreakScope, ErrorKind, LockName, Outcome, Renewal, WaitMode};
 use tenure_testkit::{
     conformance::player::Player,
     patience::{eventually, slowness, until},
@@ -38,16 +37,17 @@ fn is(error: &BackendError, kind: ErrorKind, part: &str) {
     assert!(chain(error).contains(part), "{}", chain(error));
 }
 
-/// Every verb once, with a waiter that is woken.
-async fn can_do_everything(url: &str) {
+/// Every verb once, with a waiter that is woken and a lease that is lost.
+pub(crate) async fn can_do_everything(url: &str) {
     let (holder, waiter) = (Player::new(redis(url), "job"), Player::new(redis(url), "job"));
     let grant = holder.enter().await;
     holder.renew(&grant).await;
     waiter.queue_behind(0).await;
     assert_eq!(holder.backend.inspect(&holder.claim.name).await.unwrap().queue.len(), 1);
     holder.leave().await;
-    waiter.enter().await;
+    let grant = waiter.enter().await;
     waiter.backend.break_lock(&waiter.claim.name, BreakScope::Leases).await.unwrap();
+    assert_eq!(waiter.renew(&grant).await, Renewal::Gone);
     let (reader, second) =
         (Player::new(redis(url), "job").reading(), Player::new(redis(url), "job").reading());
     let grant = reader.enter().await;
@@ -56,6 +56,19 @@ async fn can_do_everything(url: &str) {
     assert_eq!(reader.backend.list("").await.unwrap().len(), 1);
     reader.leave().await;
     second.leave().await;
+}
+
+/// Each verb is denied with this.
+pub(crate) async fn denied(url: &str, part: &str) {
+    for error in Player::new(redis(url), "job").refusals().await {
+        is(&error, ErrorKind::Denied, part);
+    }
+}
+
+/// What a client shows that has these.
+pub(crate) fn identity(certificates: &Certificates) -> String {
+    let (cert, key) = certificates.client();
+    format!("&cert={}&cert_key={}", cert.display(), key.display())
 }
 
 /// TLS with a CA of one's own; without it the server is not trusted, and that is said.
@@ -273,21 +286,16 @@ async fn a_server_that_wants_a_certificate_is_shown_one() {
     let ca = ours.ca_file().display().to_string();
     let url =
         |host: &str, query: &str| format!("rediss://{host}:{}/?guard=off&ca={ca}{query}", server.port());
-    let shows = |certificates: &Certificates| {
-        let (cert, key) = certificates.client();
-        format!("&cert={}&cert_key={}", cert.display(), key.display())
-    };
-    let (right, wrong) = (shows(&ours), shows(&theirs));
+    let (right, wrong) = (identity(&ours), identity(&theirs));
     for protocol in ["", "&protocol=2"] {
         can_do_everything(&url("127.0.0.1", &format!("{right}{protocol}"))).await;
     }
-    let denied = async |url: String, part: &str| is(&refusal(&claimant(&url)).await, ErrorKind::Denied, part);
-    denied(url("127.0.0.1", ""), "wants a client certificate; name it with cert= and cert_key=").await;
-    denied(url("127.0.0.1", &wrong), "does not accept the client certificate").await;
-    denied(url("127.0.0.2", &right), "is for another name; name it with tls_name=").await;
+    denied(&url("127.0.0.1", ""), "wants a client certificate; name it with cert= and cert_key=").await;
+    denied(&url("127.0.0.1", &wrong), "does not accept the client certificate").await;
+    denied(&url("127.0.0.2", &right), "is for another name; name it with tls_name=").await;
     claimant(&url("127.0.0.2", &format!("{right}&tls_name=localhost"))).enter().await;
     let unknown = format!("&ca={}{right}", theirs.ca_file().display());
-    denied(url("127.0.0.1", &unknown), "is not trusted; name the file of its CA").await;
+    denied(&url("127.0.0.1", &unknown), "is not trusted; name the file of its CA").await;
     let (cert, _) = ours.client();
     let no_key = url("127.0.0.1", &format!("&cert={0}&cert_key={0}", cert.display()));
     is(
@@ -295,6 +303,37 @@ async fn a_server_that_wants_a_certificate_is_shown_one() {
         ErrorKind::Invalid,
         "the key of the client certificate cannot be read",
     );
+}
+
+/// The files are read at each connect: a certificate that is replaced by a wrong one loses no lease if the right one is back in
+/// time.
+#[tokio::test]
+async fn a_holder_outlives_a_certificate_that_is_refused() {
+    let (ours, theirs) = (Certificates::new(), Certificates::new());
+    let server = Recipe::new().mutual_tls(&ours).start();
+    let files = tempfile::tempdir().unwrap();
+    let shows = |certificates: &Certificates| {
+        let (cert, key) = certificates.client();
+        fs::copy(cert, files.path().join("cert")).unwrap();
+        fs::copy(key, files.path().join("key")).unwrap();
+    };
+    shows(&ours);
+    let (folder, ca) = (files.path().display(), ours.ca_file());
+    let url = server.url(&format!("?guard=off&ca={}&cert={folder}/cert&cert_key={folder}/key", ca.display()));
+    let player = Player::new(redis(&url), "job").lasting(Duration::from_secs(60));
+    let grant = player.enter().await;
+    shows(&theirs);
+    server.command(&["CLIENT", "KILL", "USER", "default"]);
+    until("a renewal is refused", PATIENCE, async || {
+        // The first request may still go over the connection that was ended.
+        let renewed = player.backend.renew(std::slice::from_ref(&grant)).await.remove(0);
+        renewed.is_err_and(|error| {
+            error.to_string().contains("does not accept the client certificate that cert=")
+        })
+    })
+    .await;
+    shows(&ours);
+    assert_eq!(player.renew(&grant).await, Renewal::Renewed);
 }
 
 /// A Cluster's driver makes its connections itself.
@@ -307,39 +346,7 @@ async fn a_cluster_that_wants_a_certificate_is_shown_one() {
     eventually("the cluster is up", PATIENCE, || {
         node.command(&["CLUSTER", "INFO"]).text().contains("cluster_state:ok").then_some(())
     });
-    let (cert, key) = ours.client();
     let url = format!("rediss-cluster://127.0.0.1:{}/?ca={}", node.port(), ours.ca_file().display());
-    can_do_everything(&format!("{url}&cert={}&cert_key={}", cert.display(), key.display())).await;
+    can_do_everything(&format!("{url}{}", identity(&ours))).await;
     is(&refusal(&claimant(&url)).await, ErrorKind::Denied, "wants a client certificate");
-}
-
-/// A program that is asked for its password at each connect keeps its lease while the password is replaced.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lease_outlives_the_password_under_which_it_was_acquired() {
-    let server = RedisServer::start();
-    server.command(&["ACL", "SETUSER", "lock", "on", ">old", "~*", "&*", "+@all"]);
-    let word = Arc::new(Mutex::new("old"));
-    let asked = word.clone();
-    let locks = tenure::store::RedisStore::at(format!("127.0.0.1:{}", server.port()))
-        .user("lock")
-        .password_from(move || Ok((*asked.lock().unwrap()).to_owned()))
-        .without_guard()
-        .connect()
-        .await
-        .unwrap();
-    let ttl = Duration::from_secs(4) * slowness().min(5);
-    let guard = locks.mutex("job").ttl(ttl).acquire().await.unwrap();
-    server.command(&["ACL", "SETUSER", "lock", ">new", "<old"]);
-    server.command(&["CLIENT", "KILL", "USER", "lock"]);
-    // It is refused now, and asks again.
-    until("a new connection is refused", PATIENCE, async || {
-        // The first request may still go over the connection that was ended.
-        let refused = locks.mutex("other").try_acquire().await.unwrap_err();
-        refused.source().unwrap().to_string().contains("it is asked again")
-    })
-    .await;
-    *word.lock().unwrap() = "new";
-    let lost = tokio::time::timeout(ttl + ttl / 2, guard.lost()).await;
-    assert!(lost.is_err() && guard.check().is_ok(), "{lost:?}");
-    guard.release().await.unwrap();
 }

@@ -1,11 +1,11 @@
 //! Clients that are not Tenure, by what they leave on the server: how a waiter follows them, and what is not printed of them.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use tenure_core::{BreakScope, ClaimAnswer, ErrorKind, Renewal, WaitMode};
 use tenure_testkit::{conformance::player::Player, patience::eventually, redis::RedisServer};
 
-use crate::stage::redis;
+use crate::stage::{calls, redis};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const URL: &str = "?guard=off";
@@ -40,6 +40,45 @@ async fn the_first_waiter_follows_a_foreign_holder_that_changes_and_spares_one_t
     assert_eq!(retry_after(&first).await, often);
     server.command(&["DEL", "job"]);
     first.enter().await;
+}
+
+/// Each look of a waiter was a full claim, whose answer had the whole value of a foreign client.
+#[tokio::test]
+async fn a_waiter_behind_a_foreign_holder_asks_little_and_reads_no_large_value() {
+    let server = RedisServer::start();
+    let backend = redis(&server.url("?guard=off&retry_max=1s"));
+    let value = "x".repeat(1 << 20);
+    let (waiter, next) = (Player::new(backend.clone(), "job"), Player::new(backend.clone(), "job"));
+    server.command(&["SET", "job", &value, "PX", "100000"]);
+    let (sent, before) = (bytes_sent(&server), calls(&server));
+    for _ in 0..50 {
+        retry_after(&waiter).await;
+    }
+    let made = |command: &str| {
+        let count = |calls: &BTreeMap<String, u64>| calls.get(command).copied().unwrap_or_default();
+        count(&calls(&server)) - count(&before)
+    };
+    // The first full claim writes its place twice, each later one once, after a second.
+    assert_eq!(made("getrange") + made("zadd") - 1, 50, "{:?}", calls(&server));
+    assert!(made("zadd") <= 6, "{:?}", calls(&server));
+    backend.inspect(&waiter.claim.name).await.unwrap();
+    let sent = bytes_sent(&server) - sent;
+    assert!(sent < 1 << 18, "{sent} bytes for 50 answers");
+    // A place is a lease, and kept by the claim itself.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    let places = made("zadd");
+    retry_after(&waiter).await;
+    assert!(made("zadd") > places);
+    // What it was handed is seen although it asks little.
+    retry_after(&next).await;
+    backend.break_lock(&waiter.claim.name, BreakScope::All).await.unwrap();
+    waiter.enter().await;
+}
+
+fn bytes_sent(server: &RedisServer) -> u64 {
+    let stats = server.command(&["INFO", "stats"]).text();
+    let sent = stats.lines().find_map(|line| line.strip_prefix("total_net_output_bytes:"));
+    sent.unwrap().trim().parse().unwrap()
 }
 
 /// L8: a waiter behind symfony/lock, which keeps a sorted set, ended with an error, and so did its withdrawal.

@@ -5,16 +5,19 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use tenure_core::WaitMode;
+use tenure_core::{Renewal, WaitMode};
 use tenure_testkit::{
     conformance::player::Player,
-    patience::{eventually, slowness, stretch},
-    redis::{SentinelRecipe, Sentinels},
+    patience::{eventually, slowness, stretch, until},
+    redis::{Certificates, Recipe, SentinelRecipe, Sentinels},
 };
 
-use crate::stage::{
-    entry::{Entry, let_in_within},
-    redis,
+use crate::{
+    access::{can_do_everything, denied, identity},
+    stage::{
+        entry::{Entry, let_in_within},
+        redis,
+    },
 };
 
 fn url(all: &Sentinels, query: &str) -> String {
@@ -104,7 +107,7 @@ async fn a_holder_follows_its_lock_to_the_new_master() {
     let began = Instant::now();
     loop {
         let answer = holder.backend.renew(std::slice::from_ref(&grant)).await.remove(0);
-        if matches!(answer, Ok(tenure_core::Renewal::Renewed)) {
+        if matches!(answer, Ok(Renewal::Renewed)) {
             break;
         }
         assert!(began.elapsed() < Duration::from_secs(30) * slowness(), "{answer:?}");
@@ -121,7 +124,7 @@ async fn an_old_master_stops_before_the_new_one_begins() {
     let query = "?max_ttl=2s";
     let old = tenure_testkit::redis::RedisServer::start();
     old.has_waited("tenure:one", "guard=on max_ttl=2s");
-    let new = tenure_testkit::redis::Recipe::new().replica_of(old.port()).start();
+    let new = Recipe::new().replica_of(old.port()).start();
     let follows = || (new.info("replication", "master_link_status") == "up").then_some(());
     eventually("the replica follows", Duration::from_secs(20), follows);
     let lasting = claimant(&old.url(query), ttl);
@@ -180,4 +183,36 @@ async fn an_unknown_master_is_said_to_be_unknown() {
     let error = player.backend.claim(&player.claim).await.unwrap_err();
     assert!(error.to_string().contains("no Sentinel knows"), "{error:?}");
     assert!(error.to_string().contains("nobody of 127.0.0.1:"), "{error:?}");
+}
+
+/// Sentinels name a master by its number, and its certificate is for a name. All of them want a certificate of their clients.
+#[tokio::test]
+async fn sentinels_and_a_master_that_want_a_certificate_are_shown_one() {
+    let (ours, theirs) = (Certificates::of_name("redis.test"), Certificates::new());
+    let all = SentinelRecipe::new().server(Recipe::new().mutual_tls(&ours)).replicas(1).start();
+    let (right, wrong) = (identity(&ours), identity(&theirs));
+    let url = |ca: &Certificates, query: &str| {
+        let query = format!("guard=off&ca={}{query}", ca.ca_file().display());
+        url(&all, &query).replace("redis-sentinel:", "rediss-sentinel:")
+    };
+    let named = url(&ours, &format!("{right}&tls_name=redis.test"));
+    can_do_everything(&named).await;
+    let (wants, refuses) = (
+        "wants a client certificate; name it with cert=",
+        "does not accept the client certificate that cert=",
+    );
+    denied(&url(&ours, "&tls_name=redis.test"), wants).await;
+    denied(&url(&ours, &format!("{wrong}&tls_name=redis.test")), refuses).await;
+    denied(&url(&ours, &right), "is for another name; name it with tls_name=").await;
+    denied(&url(&theirs, &format!("{right}&tls_name=redis.test")), "is not trusted; name the file of its CA")
+        .await;
+
+    let holder = claimant(&named, Duration::from_secs(120));
+    let grant = let_in(&holder).await.grant;
+    has_arrived(&all, all.master_port(), "job");
+    all.failover();
+    until("it is renewed at the new master", Duration::from_secs(30), async || {
+        matches!(holder.backend.renew(std::slice::from_ref(&grant)).await.remove(0), Ok(Renewal::Renewed))
+    })
+    .await;
 }

@@ -276,6 +276,10 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         Ok(findings)
     }
 
+    async fn may_grant(&self) -> Result<(), BackendError> {
+        self.question(QUESTION, |node| async move { node.may_grant().await }).await.map(drop)
+    }
+
     async fn adopt(&self, adopt: Adopt) -> Result<Adoption, BackendError> {
         let answers = self.quorum.ask_all(QUESTION, |node| async move { node.adopt(adopt).await }, |_| {}).await;
         let (done, failed): (Vec<_>, Vec<_>) = answers.into_iter().flatten().partition(Result::is_ok);

@@ -282,6 +282,50 @@ fn scripts_run(server: &RedisServer) -> u64 {
     text.lines().filter_map(calls).sum()
 }
 
+/// A waiter behind a client that notifies no waiter asked every two seconds, and entered never while that client came back immediately.
+#[tokio::test]
+async fn the_first_waiter_follows_a_foreign_holder_and_asks_little() {
+    let servers = five(|_| Recipe::new());
+    let quorum = quorum(&ports(&servers), "?guard=off");
+    let (first, next) = (Player::new(quorum.clone(), "job"), Player::new(quorum, "job"));
+    let retry_after = async |player: &Player| match player.ask().await {
+        ClaimAnswer::Queued { retry_after, holder: Some(holder), .. } if holder.is_foreign() => retry_after,
+        other => panic!("{other:?}"),
+    };
+    let set = |value| {
+        servers.iter().for_each(|server| drop(server.command(&["SET", "job", value, "PX", "100000"])))
+    };
+    set("a");
+    retry_after(&first).await;
+    let is_placed = || servers.iter().all(|server| waiting(server) == 1);
+    becomes("it waits at every node", PATIENCE, async || is_placed().then_some(())).await;
+    assert!(retry_after(&next).await > Duration::from_secs(1), "only the first one asks often");
+    let before: u64 = servers.iter().map(|server| counted(server, "zadd")).sum();
+    for value in ["b", "c", "d"] {
+        set(value);
+        assert_eq!(retry_after(&first).await, Duration::from_millis(20), "{value}");
+    }
+    let after = servers.iter().map(|server| counted(server, "zadd")).sum::<u64>();
+    assert!(after - before <= NODES as u64, "no claim in full each time: {before}, {after}");
+    servers.iter().for_each(|server| drop(server.command(&["DEL", "job"])));
+    first.enter().await;
+}
+
+fn waiting(server: &RedisServer) -> i64 {
+    server.command(&["ZCARD", "tenure:{job}:queue:job"]).int()
+}
+
+/// How often a server ran this command, also in scripts.
+fn counted(server: &RedisServer, command: &str) -> u64 {
+    let text = server.command(&["INFO", "commandstats"]).text();
+    let calls = text
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_")?.strip_prefix(command)?.strip_prefix(":calls="));
+    calls.map_or(0, |calls| {
+        calls.split(',').next().and_then(|calls| calls.parse().ok()).expect("BUG: a number")
+    })
+}
+
 /// S3.3: each node counts this lock alone, and who granted late is raised afterwards as well. So the counters agree, and
 /// from then on an acquisition is one request per node, and so is a release.
 #[tokio::test]

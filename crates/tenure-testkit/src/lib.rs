@@ -22,6 +22,7 @@ pub mod ports;
 pub mod postgres;
 pub mod proxy;
 pub mod redis;
+pub mod rotation;
 pub mod shared;
 pub mod shim;
 pub mod stepped;

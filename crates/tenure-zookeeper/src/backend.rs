@@ -28,7 +28,7 @@ use zookeeper_client::{CreateMode, Error, MultiWriteError, Stat};
 use crate::{
     config::Config,
     diagnose, error, memo,
-    node::{Contender, NodeRecord, token},
+    node::{self, Contender, NodeRecord, token},
     own_nodes::{CreatedNode, LastAnswer, NodeDeletion, OwnNode},
     queue::{NodeQueue, QueuePosition},
     session::{ANY_VERSION, EnsembleSession, NodeWatch},
@@ -235,6 +235,7 @@ impl ClaimAttempt<'_> {
                 KnownNode::Nothing => self.take_place().await?,
             };
             let Some((queue, name, is_proven)) = queue else { continue };
+            self.must_be_unmixed(&queue).await?;
             match queue.position(&name) {
                 Some(QueuePosition::Holds) if is_proven => return self.granted(&name),
                 Some(QueuePosition::Holds) => {
@@ -407,7 +408,37 @@ impl ClaimAttempt<'_> {
     async fn is_free(&self) -> Result<bool, BackendError> {
         let children = self.session.seen_now(&self.lock).await;
         let children = children.map_err(|error| error::looked(&self.session.place(), error))?;
-        Ok(children.is_none_or(|children| NodeQueue::read(&children).fits(self.claim.mode)))
+        let Some(children) = children else { return Ok(true) };
+        let queue = NodeQueue::read(&children);
+        self.must_be_unmixed(&queue).await?;
+        Ok(queue.fits(self.claim.mode))
+    }
+
+    /// Refuses a lock in which another library names its nodes in another way: it would not wait for ours (L1). Leaves no place.
+    async fn must_be_unmixed(&self, queue: &NodeQueue) -> Result<(), BackendError> {
+        let Some(refusal) = self.stranger(queue).await? else { return Ok(()) };
+        if self.session.with_entry(self.claim.owner, |_| ()).is_some() {
+            release(&self.session, self.lock.clone(), self.claim.owner).await?;
+        }
+        Err(refusal)
+    }
+
+    async fn stranger(&self, queue: &NodeQueue) -> Result<Option<BackendError>, BackendError> {
+        let session = &self.session;
+        for node in queue.unknown_to(session.config.layout) {
+            let path = format!("{}/{}", self.lock, node.name);
+            match session.client.get_data(&path).await {
+                Ok((data, _)) if node::is_newer(&data) => {
+                    return Ok(Some(error::newer(&session.place(), &path)));
+                }
+                // Tenure counts all nodes, whatever its own layout.
+                Ok((data, _)) if NodeRecord::read(&data).is_some() => {}
+                Ok(_) | Err(Error::NoAuth) => return Ok(Some(error::mixed(&session.place(), &path))),
+                Err(Error::NoNode) => {}
+                Err(error) => return Err(error::looked(&session.place(), error)),
+            }
+        }
+        Ok(None)
     }
 
     /// Grants the lock, unless its time ran out meanwhile: then its node is being deleted, and the next
@@ -491,7 +522,7 @@ impl ClaimAttempt<'_> {
             return Ok(false);
         }
         if let Some(holder) = Contender::read(node).filter(|_| !waits) {
-            self.store.known_holders.read(path, &holder, &data, &stat);
+            self.store.known_holders.read(path, session.config.layout, &holder, &data, &stat);
         }
         let Some(end) = session.with_entry(owner, |entry| entry.watch(node)) else { return Ok(false) };
         if !session.watch(NodeWatch { owner, audience: Audience::Waiters, watcher, end }) {

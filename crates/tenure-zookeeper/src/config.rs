@@ -1,6 +1,6 @@
 //! `Config`: which servers, under which path, and how nodes are named.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use tenure_client::{
     Login,
@@ -18,8 +18,18 @@ pub struct Config {
     pub hosts: Vec<HostPort>,
     /// Where the locks are: an absolute path without a slash at its end. See [`set_base`](Self::set_base).
     pub base: String,
+    /// Whether they are reached over TLS.
+    pub tls: bool,
+    /// The certificate of the authority that signed those of the servers.
+    pub ca: Option<PathBuf>,
+    /// Our own certificate, where servers want to see one.
+    pub cert: Option<PathBuf>,
+    /// The key of the client certificate.
+    pub key: Option<PathBuf>,
     /// User and password for digest authentication; both, if any.
     pub login: Option<Login>,
+    /// How they log in. Default: in ZooKeeper's own way, which sends the password.
+    pub sasl: Option<Sasl>,
     /// How nodes are named.
     pub layout: Layout,
     /// The access rights of our nodes; by default those of the user, if there is one.
@@ -40,6 +50,14 @@ pub enum Layout {
     Kazoo,
 }
 
+/// A mechanism of SASL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Sasl {
+    /// Answers a challenge of the server, which has a user of this name in the section `Server` of its JAAS file.
+    DigestMd5,
+}
+
 /// The access rights of our nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -54,11 +72,12 @@ const FORM: Form = Form {
     store: "zookeeper",
     schemes: Config::SCHEMES,
     example: "zookeeper://127.0.0.1:2181/tenure",
-    settings: &["layout", "tick", "acl", "connect_timeout", PASSWORD_FILE],
+    settings: &["layout", "tick", "acl", "sasl", "ca", "cert", "key", "connect_timeout", PASSWORD_FILE],
     aliases: &[],
     foreign: &[],
 };
 const LAYOUT: Words<Layout> = Words("layout", &[("curator", Layout::Curator), ("kazoo", Layout::Kazoo)]);
+const SASL: Words<Sasl> = Words("sasl", &[("digest-md5", Sasl::DigestMd5)]);
 const ACCESS: Words<Access> = Words("acl", &[("open", Access::Open), ("creator", Access::Creator)]);
 /// A server is asked again and again meanwhile.
 const CONNECT: Span = CONNECT_TIMEOUT.at_least(Duration::from_millis(250));
@@ -66,7 +85,11 @@ const BASE: &str = "/tenure";
 
 impl Config {
     /// The schemes that [`from_url`](Self::from_url) reads.
+    #[cfg(not(feature = "tls"))]
     pub const SCHEMES: &[&str] = &["zookeeper"];
+    /// The schemes that [`from_url`](Self::from_url) reads.
+    #[cfg(feature = "tls")]
+    pub const SCHEMES: &[&str] = &["zookeeper", "zookeepers"];
     /// The default port of a server.
     pub const PORT: u16 = 2181;
 
@@ -75,7 +98,12 @@ impl Config {
         Self {
             hosts,
             base: BASE.into(),
+            tls: false,
+            ca: None,
+            cert: None,
+            key: None,
             login: None,
+            sasl: None,
             layout: Layout::Curator,
             access: None,
             tick: Duration::from_secs(2),
@@ -83,7 +111,7 @@ impl Config {
         }
     }
 
-    /// Reads `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?parameters]`.
+    /// Reads `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?parameters]`, or `zookeepers://…?ca=FILE` with TLS.
     ///
     /// # Errors
     /// [`ConfigError`] names the part that is wrong; never shows the password.
@@ -91,12 +119,17 @@ impl Config {
         let url = FORM.read(url)?;
         let mut config = Self::new(url.hosts(Self::PORT)?);
         config.set_base(&url.path()?);
+        config.tls = url.scheme == "zookeepers";
         config.login = url.login;
         for (key, value) in url.settings {
             match key {
                 "layout" => config.layout = LAYOUT.read(&value)?,
                 "acl" => config.access = Some(ACCESS.read(&value)?),
                 "tick" => config.tick = TICK.read(&value)?,
+                "sasl" => config.sasl = Some(SASL.read(&value)?),
+                "ca" => config.ca = Some(value.into()),
+                "cert" => config.cert = Some(value.into()),
+                "key" => config.key = Some(value.into()),
                 _ => config.connect_timeout = CONNECT.read(&value)?,
             }
         }
@@ -128,11 +161,50 @@ impl Config {
         if parts.next() == Some("zookeeper") {
             return Err(bad("/zookeeper belongs to ZooKeeper itself; choose another path"));
         }
-        if self.access == Some(Access::Creator) && login.is_none() {
-            return Err(bad("acl=creator needs a user: begin the URL with zookeeper://user:password@"));
+        if self.access == Some(Access::Creator) && login.is_none() && self.cert.is_none() {
+            return Err(bad(
+                "acl=creator needs a user: begin the URL with zookeeper://user:password@, or name a certificate with cert=",
+            ));
         }
+        if self.sasl.is_some() {
+            if cfg!(not(feature = "sasl")) {
+                return Err(bad(
+                    "this build has no zookeeper-sasl support; rebuild with --features zookeeper-sasl",
+                ));
+            }
+            if login.is_none() {
+                return Err(bad("sasl= needs a user: begin the URL with zookeeper://user:password@"));
+            }
+        }
+        self.check_tls()?;
         TICK.check(self.tick)?;
         CONNECT.check(self.connect_timeout)
+    }
+
+    fn check_tls(&self) -> Result<(), ConfigError> {
+        if !self.tls {
+            let files = [("ca", &self.ca), ("cert", &self.cert), ("key", &self.key)];
+            let odd = files.into_iter().find(|(_, file)| file.is_some());
+            return odd.map_or(Ok(()), |(key, _)| Err(bad(format!("{key}= is for zookeepers://"))));
+        }
+        if self.ca.is_none() {
+            return Err(bad("zookeepers:// needs the certificate of the servers' CA, as in ?ca=/etc/ca.pem"));
+        }
+        if self.cert.is_some() != self.key.is_some() {
+            return Err(bad("cert= and key= are needed together"));
+        }
+        #[cfg(feature = "tls")]
+        {
+            // The driver would panic.
+            let is_nameless =
+                |(host, _): &HostPort| rustls::pki_types::ServerName::try_from(&host[..]).is_err();
+            match self.hosts.iter().any(is_nameless) {
+                true => Err(bad("over TLS a host is a name or an address that a certificate can have")),
+                false => Ok(()),
+            }
+        }
+        #[cfg(not(feature = "tls"))]
+        Err(bad("this build has no zookeeper-tls support; rebuild with --features zookeeper-tls"))
     }
 
     /// The URL that says the same. **It holds the password.**
@@ -142,10 +214,15 @@ impl Config {
     pub fn to_url(&self) -> Result<String, ConfigError> {
         let plain = Self::new(Vec::new());
         let path = if self.base == BASE { "" } else { self.base.trim_start_matches('/') };
-        UrlWriter::new("zookeeper", &self.login.clone().unwrap_or_default(), &listed(&self.hosts))
+        let scheme = if self.tls { "zookeepers" } else { "zookeeper" };
+        UrlWriter::new(scheme, &self.login.clone().unwrap_or_default(), &listed(&self.hosts))
             .path(path)
             .set("layout", LAYOUT.word(self.layout).filter(|_| self.layout != plain.layout))
             .set("acl", self.access.and_then(|access| ACCESS.word(access)))
+            .set("sasl", self.sasl.and_then(|sasl| SASL.word(sasl)))
+            .file("ca", self.ca.as_deref())
+            .file("cert", self.cert.as_deref())
+            .file("key", self.key.as_deref())
             .duration(TICK, self.tick, plain.tick)
             .duration(CONNECT, self.connect_timeout, plain.connect_timeout)
             .secret(PASSWORD_FILE, self.login.as_ref().and_then(|login| login.password.as_ref()))
@@ -156,6 +233,12 @@ impl Config {
     pub(crate) fn access(&self) -> Access {
         let default = || if self.login.is_some() { Access::Creator } else { Access::Open };
         self.access.unwrap_or_else(default)
+    }
+
+    /// The client certificate and its key.
+    #[cfg(feature = "tls")]
+    pub(crate) fn identity(&self) -> Option<(&std::path::Path, &std::path::Path)> {
+        self.cert.as_deref().zip(self.key.as_deref())
     }
 
     /// For people: which servers, without a secret.
@@ -219,11 +302,47 @@ mod tests {
             ("zookeeper://h?layout=x", "layout="),
             ("zookeeper://h?acl=x", "acl="),
             ("zookeeper://h?acl=creator", "needs a user"),
+            ("zookeeper://h?sasl=plain", "sasl= is"),
+            ("zookeeper://h?ca=/x", "ca= is for zookeepers://"),
+            ("zookeeper://h?cert=/x", "cert= is for zookeepers://"),
             ("zookeeper://h?tick=soon", "tick= is no duration"),
             ("zookeeper://h?tick=1ms", "outside"),
             ("zookeeper://h?connect_timeout=1h", "outside"),
         ];
         for (url, part) in cases {
+            let error = Config::from_url(url).unwrap_err().to_string();
+            assert!(error.contains(part), "{url}: {error}");
+        }
+    }
+
+    #[cfg(feature = "sasl")]
+    #[test]
+    fn a_login_may_be_by_sasl() {
+        let c = read("zookeeper://app:pw@h/?sasl=digest-md5");
+        assert_eq!((c.sasl, c.access()), (Some(Sasl::DigestMd5), Access::Creator));
+        assert_eq!(read(&c.to_url().unwrap()), c);
+        let nobody = Config::from_url("zookeeper://h?sasl=digest-md5").unwrap_err().to_string();
+        assert!(nobody.contains("sasl= needs a user"), "{nobody}");
+    }
+
+    #[cfg(not(feature = "sasl"))]
+    #[test]
+    fn a_build_without_sasl_says_so() {
+        let refused = Config::from_url("zookeeper://u:p@h?sasl=digest-md5").unwrap_err().to_string();
+        assert!(refused.contains("--features zookeeper-sasl"), "{refused}");
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn over_tls_the_ca_is_named() {
+        let c = read("zookeepers://a,[::1]:6/?ca=/ca.pem&cert=/c&key=/k");
+        assert_eq!((c.tls, c.identity()), (true, Some(("/c".as_ref(), "/k".as_ref()))));
+        assert_eq!(read(&c.to_url().unwrap()), c);
+        for (url, part) in [
+            ("zookeepers://h", "?ca="),
+            ("zookeepers://h?ca=/x&cert=/y", "needed together"),
+            ("zookeepers://h,a%25b?ca=/x", "that a certificate can have"),
+        ] {
             let error = Config::from_url(url).unwrap_err().to_string();
             assert!(error.contains(part), "{url}: {error}");
         }

@@ -3,16 +3,16 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use tenure_client::doctor::{Check, Trial, TrialError, described, finding, found, judged};
+use tenure_client::{
+    doctor::{Check, Trial, TrialError, described, finding, found, judged},
+    url::HostPort,
+};
 use tenure_core::{
     Backend, BackendError, ErrorKind, Finding, Host, LockView,
     Severity::{Note, Problem, Warning},
     Timing, shown,
 };
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use zookeeper_client::Error;
 
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
     error,
     session::EnsembleSession,
     store::SharedState,
-    view,
+    view, wire,
 };
 
 /// The findings of a session, and of the servers' four-letter words, which may be turned off.
@@ -49,8 +49,8 @@ fn strangers(locks: &[LockView], layout: Layout) -> Option<Finding> {
     };
     let others: Vec<&LockView> = locks.iter().filter(are_others).collect();
     let what = format!(
-        "{} locks have nodes of clients with another layout, the first is {}: Tenure waits for them, and they do not wait for \
-         Tenure",
+        "{} locks have nodes of clients with another layout, the first is {}: they do not wait for Tenure, which refuses to \
+         acquire these locks",
         others.len(),
         shown(others.first()?.name.as_str()).within(64)
     );
@@ -184,16 +184,17 @@ async fn rights(
 /// The servers that answer.
 async fn asked(config: &Config, host: &dyn Host) -> Vec<ServerSettings> {
     let servers = config.hosts.iter().map(|server| async move {
-        let (srvr, conf) = futures_util::join!(word(server, "srvr", host), word(server, "conf", host));
+        let (srvr, conf) =
+            futures_util::join!(word(config, server, "srvr", host), word(config, server, "conf", host));
         read(&srvr?, &conf.unwrap_or_default())
     });
     join_all(servers).await.into_iter().flatten().collect()
 }
 
 /// The answer of a server to a four-letter word.
-async fn word((name, port): &(String, u16), word: &str, host: &dyn Host) -> Option<String> {
+async fn word(config: &Config, server: &HostPort, word: &str, host: &dyn Host) -> Option<String> {
     let ask = async {
-        let mut stream = TcpStream::connect((name.as_str(), *port)).await.ok()?;
+        let mut stream = wire::open(config, server).await.ok()?;
         stream.write_all(word.as_bytes()).await.ok()?;
         let mut answer = String::new();
         stream.take(ANSWER).read_to_string(&mut answer).await.ok()?;

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "tls")]
+use tenure_client::tls::TlsFault;
 use tenure_core::{
     BackendError,
-    ErrorKind::{self, Corrupt, Denied, Invalid, Throttled, TimedOut, Unavailable},
+    ErrorKind::{self, Corrupt, Denied, Invalid, Throttled, TimedOut, Unavailable, Unsupported},
     Outcome::{self, NotApplied, Unknown},
 };
 use zookeeper_client::Error;
@@ -31,6 +33,22 @@ pub(crate) fn opening(place: &str, error: Error) -> BackendError {
         _ => "no ZooKeeper session can be opened",
     };
     BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place).caused_by(error)
+}
+
+/// A server that refuses the handshake of TLS, or is not believed.
+#[cfg(feature = "tls")]
+pub(crate) fn untrusted(server: &str, kind: ErrorKind, fault: TlsFault) -> BackendError {
+    let message =
+        fault.message("ZooKeeper", "ca", "write one of its names as the host in the URL", ("cert", "key"));
+    BackendError::new(kind, NotApplied, message).with("zookeeper", server)
+}
+
+/// A file that is not text, though it has a certificate in it.
+#[cfg(feature = "tls")]
+pub(crate) fn unreadable(path: &std::path::Path, error: std::io::Error) -> BackendError {
+    BackendError::new(Invalid, NotApplied, "the file cannot be read as PEM")
+        .with("file", path.display())
+        .caused_by(error)
 }
 
 /// The session ended before anything was sent.
@@ -72,6 +90,18 @@ pub(crate) fn no_lock(place: &str, path: &str) -> BackendError {
     BackendError::new(Invalid, NotApplied, message).with("zookeeper", place)
 }
 
+/// Another library has a node there that is named in another way than the URL says.
+pub(crate) fn mixed(place: &str, path: &str) -> BackendError {
+    let message = "a client with another layout uses this lock, and would not wait for Tenure; set layout= in the URL as its library \
+                   names nodes, or use another path";
+    BackendError::new(Invalid, NotApplied, message).with("zookeeper", place).with("node", path)
+}
+
+pub(crate) fn newer(place: &str, path: &str) -> BackendError {
+    let message = "the stored state of the lock is newer than this tenure: upgrade it";
+    BackendError::new(Unsupported, NotApplied, message).with("zookeeper", place).with("node", path)
+}
+
 /// The ensemble has lost data that this process has seen.
 pub(crate) fn put_back(place: &str) -> BackendError {
     let message = "the ensemble was restored to an earlier state, or is another one: fencing tokens would repeat; \
@@ -87,9 +117,11 @@ fn judge(error: &Error) -> (ErrorKind, Outcome, &'static str) {
             "this user lacks a permission on the nodes of the lock; check their ACLs and the login",
         ),
         Error::AuthFailed => (Denied, NotApplied, "ZooKeeper refuses this login"),
-        Error::InvalidAcl => {
-            (Denied, NotApplied, "ZooKeeper refuses the ACL of the nodes; log in, or set acl=open")
-        }
+        Error::InvalidAcl => (
+            Denied,
+            NotApplied,
+            "ZooKeeper knows no user of this session, so no node can be its own; check the login, or set acl=open",
+        ),
         Error::BadArguments(_) => (Invalid, NotApplied, "ZooKeeper has no such path"),
         Error::NoChildrenForEphemerals => {
             (Invalid, NotApplied, "the path of the locks lies below an ephemeral node; choose another one")

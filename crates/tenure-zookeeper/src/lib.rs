@@ -2,6 +2,7 @@
 
 mod backend;
 mod config;
+mod credentials;
 mod diagnose;
 mod error;
 mod memo;
@@ -13,6 +14,7 @@ mod session;
 mod sessions;
 mod store;
 mod view;
+mod wire;
 
 pub use backend::ZooKeeper;
-pub use config::{Access, Config, ConfigError, Layout};
+pub use config::{Access, Config, ConfigError, Layout, Sasl};

@@ -24,6 +24,24 @@ struct MemoContent {
     text: String,
 }
 
+/// What is at the path of a memo.
+enum Stored {
+    Memo(MemoContent),
+    /// A newer version wrote it.
+    Newer,
+    /// It is no memo.
+    Other,
+}
+
+impl Stored {
+    fn read(data: &[u8]) -> Self {
+        if node::is_newer(data) {
+            return Self::Newer;
+        }
+        serde_json::from_slice(data).map_or(Self::Other, Self::Memo)
+    }
+}
+
 impl MemoContent {
     fn view(self, stat: &Stat, now: Duration) -> Option<MemoView> {
         let age = now.saturating_sub(time(stat));
@@ -67,8 +85,10 @@ pub(crate) async fn note(
     let writing = Writing { store, session: &session, held, path: path(&session, name), content };
     let wrote = |error| error::wrote(&session.place(), error);
     for _ in 0..TRIES {
-        if let Some(noted) = writing.once().await.map_err(wrote)? {
-            return Ok(noted);
+        match writing.once().await.map_err(wrote)? {
+            Attempt::Answered(noted) => return Ok(noted),
+            Attempt::Newer => return Err(error::newer(&session.place(), &writing.path)),
+            Attempt::Overtaken => {}
         }
     }
     Err(error::wrote(&session.place(), Error::BadVersion))
@@ -84,16 +104,24 @@ struct Writing<'a> {
     content: MemoContent,
 }
 
+enum Attempt {
+    Answered(Noted),
+    /// Another client was faster.
+    Overtaken,
+    /// The memo that is there is of a newer version.
+    Newer,
+}
+
 impl Writing<'_> {
-    /// One attempt; `None` if somebody else was faster.
-    async fn once(&self) -> Result<Option<Noted>, Error> {
+    async fn once(&self) -> Result<Attempt, Error> {
         let (client, has_ttl) = (&self.session.client, has_ttl(self.store, self.session).await?);
         let there = there(self.session, &self.path).await?;
-        let is_late = |there: &(Option<MemoContent>, Stat)| {
-            there.0.as_ref().is_some_and(|there| there.token > self.content.token)
-        };
-        if there.as_ref().is_some_and(is_late) {
-            return Ok(Some(Noted::Gone));
+        match &there {
+            Some((Stored::Newer, _)) => return Ok(Attempt::Newer),
+            Some((Stored::Memo(there), _)) if there.token > self.content.token => {
+                return Ok(Attempt::Answered(Noted::Gone));
+            }
+            _ => {}
         }
         let mut writer = client.new_multi_writer();
         writer.add_check_version(&self.held, ANY_VERSION)?;
@@ -118,24 +146,23 @@ impl Writing<'_> {
                 if !has_ttl {
                     sweep(self.store, self.session).await;
                 }
-                Ok(Some(Noted::Noted))
+                Ok(Attempt::Answered(Noted::Noted))
             }
             Err(MultiWriteError::OperationFailed { index: 0, source: Error::NoNode }) => {
-                Ok(Some(Noted::Gone))
+                Ok(Attempt::Answered(Noted::Gone))
             }
             Err(MultiWriteError::OperationFailed {
                 source: Error::NoNode | Error::NodeExists | Error::BadVersion,
                 ..
-            }) => Ok(None),
+            }) => Ok(Attempt::Overtaken),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// What is at a memo's path; no content for what is no memo.
-async fn there(session: &EnsembleSession, path: &str) -> Result<Option<(Option<MemoContent>, Stat)>, Error> {
+async fn there(session: &EnsembleSession, path: &str) -> Result<Option<(Stored, Stat)>, Error> {
     match session.client.get_data(path).await {
-        Ok((data, stat)) => Ok(Some((serde_json::from_slice(&data).ok(), stat))),
+        Ok((data, stat)) => Ok(Some((Stored::read(&data), stat))),
         Err(Error::NoNode) => Ok(None),
         Err(error) => Err(error),
     }
@@ -146,10 +173,16 @@ pub(crate) async fn read(
     store: &SharedState,
     session: &EnsembleSession,
     name: &LockName,
-) -> Result<Option<MemoView>, Error> {
-    let Some((Some(content), stat)) = there(session, &path(session, name)).await? else { return Ok(None) };
-    let now = now(store, session).await?;
-    Ok(content.view(&stat, now))
+) -> Result<Option<MemoView>, BackendError> {
+    let path = path(session, name);
+    let looked = |error| error::looked(&session.place(), error);
+    match there(session, &path).await.map_err(looked)? {
+        Some((Stored::Memo(content), stat)) => {
+            Ok(content.view(&stat, now(store, session).await.map_err(looked)?))
+        }
+        Some((Stored::Newer, _)) => Err(error::newer(&session.place(), &path)),
+        Some((Stored::Other, _)) | None => Ok(None),
+    }
 }
 
 /// A time that the server's clock has reached. Read anew once a minute, by a write that changes nothing.
@@ -187,7 +220,7 @@ async fn sweep(store: &SharedState, session: &EnsembleSession) {
     let from = u32::from_be_bytes(chance) as usize % children.len().max(1);
     for child in children.iter().cycle().skip(from).take(SWEPT.min(children.len())) {
         let path = format!("{folder}/{child}");
-        let (Ok(Some((Some(content), stat))), Ok(now)) =
+        let (Ok(Some((Stored::Memo(content), stat))), Ok(now)) =
             (there(session, &path).await, now(store, session).await)
         else {
             continue;

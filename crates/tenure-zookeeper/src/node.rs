@@ -45,10 +45,22 @@ impl Layout {
 
     /// True if clients of this layout count a node of this name.
     pub(crate) fn is_of(self, node: &str) -> bool {
-        node.contains(match self {
+        number(node, self.marker()).is_some()
+    }
+
+    /// The owner of another library's node, for people. Clients with another layout do not count Tenure's nodes.
+    pub(crate) fn stranger(self, node: &str) -> String {
+        if self.is_of(node) {
+            return node.to_owned();
+        }
+        format!("{node}, of a client with another layout, which does not wait for Tenure")
+    }
+
+    fn marker(self) -> &'static str {
+        match self {
             Self::Curator => CURATOR,
             Self::Kazoo => KAZOO,
-        })
+        }
     }
 
     /// The name of an owner's node up to its number. Modes that others do not know stand before what they
@@ -71,13 +83,8 @@ impl Layout {
 
 /// A name before its number, and the number, which grows beyond 2³¹ − 1 into the negative.
 fn split(name: &str) -> Option<(&str, i32)> {
-    for marker in [CURATOR, KAZOO] {
-        if let Some((rest, number)) = name.rsplit_once(marker)
-            && number.len() >= DIGITS
-            && let Ok(number) = number.parse()
-        {
-            return Some((rest, number));
-        }
+    if let Some(found) = [CURATOR, KAZOO].into_iter().find_map(|marker| number(name, marker)) {
+        return Some(found);
     }
     let at = name.len().checked_sub(DIGITS)?;
     let (rest, digits) = name.split_at_checked(at)?;
@@ -87,6 +94,12 @@ fn split(name: &str) -> Option<(&str, i32)> {
     let number: i64 = digits.parse().ok()?;
     // Ten digits that are no number of ZooKeeper's lost their sign to the marker before them.
     i32::try_from(number).or_else(|_| i32::try_from(-number)).ok().map(|number| (rest, number))
+}
+
+/// A name before this marker, and the number behind it, if that is all there is.
+fn number<'n>(name: &'n str, marker: &str) -> Option<(&'n str, i32)> {
+    let (rest, number) = name.rsplit_once(marker).filter(|(_, number)| number.len() >= DIGITS)?;
+    number.parse().ok().map(|number| (rest, number))
 }
 
 /// The mode that one of our names says, without marker and number.
@@ -149,6 +162,15 @@ impl NodeRecord {
     pub(crate) fn written(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("BUG: a record of numbers and texts is always JSON")
     }
+}
+
+/// True for a text that a newer version wrote: it has a format, and those of this version have none.
+pub(crate) fn is_newer(data: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Stored {
+        format: u32,
+    }
+    serde_json::from_slice::<Stored>(data).is_ok_and(|stored| stored.format > 0)
 }
 
 fn millis(d: Duration) -> u64 {
@@ -226,6 +248,33 @@ mod tests {
         }
         for name in ["config", "lock-", "lock-12", "000000003", "", "é"] {
             assert_eq!(Contender::read(name), None, "{name}");
+        }
+    }
+
+    /// L1: each library counts the nodes of its own layout only.
+    #[test]
+    fn a_layout_knows_its_nodes() {
+        let (curator, kazoo) = (Layout::Curator, Layout::Kazoo);
+        for name in ["x-lock-0000000003", "_c_x-tenure-shared-3-lock--2147483648"] {
+            assert!(curator.is_of(name) && !kazoo.is_of(name), "{name}");
+        }
+        for name in ["abc__lock__0000000003", "abc-shared-3__lock__0000000003"] {
+            assert!(kazoo.is_of(name) && !curator.is_of(name), "{name}");
+        }
+        for name in ["latch-0000000003", "x-lock-x0000000003", "x__READ__0000000003", "a__lock__a0000000003"]
+        {
+            assert!(!kazoo.is_of(name) && !curator.is_of(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_text_with_a_format_is_of_a_newer_version() {
+        let ours =
+            NodeRecord { owner: owner(), label: Label::default(), since_ms: 1, ttl_ms: 2, entered: true };
+        assert!(!is_newer(&ours.written()));
+        assert!(is_newer(br#"{"format":1,"holder":"x"}"#));
+        for data in [&b""[..], b"tenure", b"{}", br#"{"format":0}"#, b"\xff"] {
+            assert!(!is_newer(data), "{data:?}");
         }
     }
 

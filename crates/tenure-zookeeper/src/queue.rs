@@ -3,7 +3,7 @@
 
 use tenure_core::Mode;
 
-use crate::node::Contender;
+use crate::{config::Layout, node::Contender};
 
 /// All claims of a lock, in the order in which they came. All clients read the same queue and come to the
 /// same conclusion (L1).
@@ -41,6 +41,11 @@ impl NodeQueue {
     pub(crate) fn fits(&self, mode: Mode) -> bool {
         let queue = self.contenders.iter().map(|c| c.mode).chain([mode]);
         Mode::leading(queue) == self.contenders.len() + 1
+    }
+
+    /// Those that clients of this layout do not count.
+    pub(crate) fn unknown_to(&self, layout: Layout) -> impl Iterator<Item = &Contender> {
+        self.contenders.iter().filter(move |c| !layout.is_of(&c.name))
     }
 
     pub(crate) fn position(&self, name: &str) -> Option<QueuePosition> {

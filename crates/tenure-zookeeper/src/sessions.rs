@@ -13,10 +13,13 @@ use futures_util::{
 };
 use tenure_core::{BackendError, BoxFuture, Host, Moment, Notifier, OwnerId, Timing, locked};
 use tokio::sync::watch;
-use zookeeper_client::{Client, Connector, Error};
+use zookeeper_client::{Client, Error};
 
+#[cfg(feature = "tls")]
+use crate::wire;
 use crate::{
     config::Config,
+    credentials::Credentials,
     error,
     session::{self, EnsembleSession, NewSession},
 };
@@ -96,11 +99,11 @@ impl SessionPool {
         let (config, host, notifier) = (self.config.clone(), self.host.clone(), self.notifier.clone());
         let start = move || -> BoxFuture<'static, ()> {
             Box::pin(async move {
-                let digest = match digest(&config) {
-                    Ok(digest) => digest,
+                let credentials = match Credentials::read(&config) {
+                    Ok(credentials) => credentials,
                     Err(error) => return drop(result.send(Some(Err(error)))),
                 };
-                match begin(&config, digest.as_deref(), &*host, ttl).await {
+                match begin(&config, &credentials, &*host, ttl).await {
                     Ok((client, opened)) => {
                         let (session, orders) =
                             EnsembleSession::new(NewSession { client, config, host, notifier, opened });
@@ -110,7 +113,7 @@ impl SessionPool {
                         session::live(session, orders).await;
                     }
                     Err(error) => {
-                        let _ = result.send(Some(Err(error::opening(&config.place_name(), error))));
+                        let _ = result.send(Some(Err(refused(&config, &*host, error).await)));
                     }
                 }
             })
@@ -136,12 +139,12 @@ impl Drop for SessionPool {
 /// just been started need not: where nothing is heard, another try begins beside the first.
 async fn begin(
     config: &Config,
-    digest: Option<&[u8]>,
+    credentials: &Credentials,
     host: &dyn Host,
     ttl: Duration,
 ) -> Result<(Client, Moment), Error> {
     let attempt =
-        |began: Moment| async move { connect(config, digest, ttl).await.map(|client| (client, began)) };
+        |began: Moment| async move { connect(config, credentials, ttl).await.map(|client| (client, began)) };
     let mut tries = FuturesUnordered::from_iter([attempt(host.now())]);
     // Each draws its own order: of so many tries, one begins with a server that answers.
     let mut left = if config.hosts.len() == 1 { 1 } else { 4 * config.hosts.len() };
@@ -163,27 +166,31 @@ async fn begin(
     }
 }
 
-/// User and password as they are now.
-fn digest(config: &Config) -> Result<Option<Vec<u8>>, BackendError> {
-    let Some((user, password)) = config.login.as_ref().and_then(|login| login.whole().ok()) else {
-        return Ok(None);
-    };
-    Ok(Some(format!("{user}:{}", password.now()?).into_bytes()))
+/// Why no session was opened.
+#[cfg_attr(
+    not(feature = "tls"),
+    allow(clippy::unused_async, unused_variables, reason = "only TLS is asked about")
+)]
+async fn refused(config: &Config, host: &dyn Host, error: Error) -> BackendError {
+    #[cfg(feature = "tls")]
+    if matches!(error, Error::NoHosts | Error::Timeout | Error::ConnectionLoss)
+        && let Some(refusal) = wire::refusal(config, host).await
+    {
+        return refusal;
+    }
+    error::opening(&config.place_name(), error)
 }
 
 /// One round through all servers.
-async fn connect(config: &Config, digest: Option<&[u8]>, ttl: Duration) -> Result<Client, Error> {
+async fn connect(config: &Config, credentials: &Credentials, ttl: Duration) -> Result<Client, Error> {
     // A server that says nothing for this long is left for another one, early enough for a renewal to be
     // tried again.
     let patience = (ttl / 4).clamp(LEAST_PATIENCE, config.connect_timeout);
-    let mut connector = Client::connector()
+    let connector = Client::connector()
         .with_session_timeout(ttl + config.slack())
         .with_connection_timeout(patience)
         .with_fail_eagerly();
-    if let Some(digest) = digest {
-        connector = connector.with_auth("digest", digest);
-    }
-    Connector::connect(connector, &config.place_name()).await
+    credentials.connect(connector, &config.place_name()).await
 }
 
 /// For which ttl the session of a ttl is begun, beside those that there are. A session costs a thread, and a

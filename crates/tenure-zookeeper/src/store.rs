@@ -10,6 +10,7 @@ use tenure_core::{BackendError, HolderView, LockName, Moment, locked};
 use zookeeper_client::{CreateMode, Error, Stat};
 
 use crate::{
+    config::Layout,
     error,
     node::{self, Contender, NodeRecord, token},
     session::EnsembleSession,
@@ -74,6 +75,9 @@ async fn is_there(session: &EnsembleSession, path: &str) -> Result<bool, Backend
         (Err(Error::NoNode), _) | (_, Err(Error::NoNode)) => return Ok(false),
         (data, children) => (data.map_err(looked)?, children.map_err(looked)?),
     };
+    if data.starts_with(NEWER) {
+        return Err(error::newer(&session.place(), path));
+    }
     let is_ours = data.is_empty() || data == DATA;
     let is_line = children.iter().all(|child| Contender::read(child).is_some());
     if stat.ephemeral_owner == 0 && is_ours && is_line {
@@ -127,12 +131,12 @@ impl KnownHolders {
             return Some(known.clone());
         }
         let (data, stat) = session.client.get_data(&path).await.ok()?;
-        Some(self.remember(path, holder_view(holder, &data, &stat)))
+        Some(self.remember(path, holder_view(session.config.layout, holder, &data, &stat)))
     }
 
     /// Adds a holder whose node was read when it was watched.
-    pub(crate) fn read(&self, path: String, holder: &Contender, data: &[u8], stat: &Stat) {
-        self.remember(path, holder_view(holder, data, stat));
+    pub(crate) fn read(&self, path: String, layout: Layout, holder: &Contender, data: &[u8], stat: &Stat) {
+        self.remember(path, holder_view(layout, holder, data, stat));
     }
 
     fn remember(&self, path: String, seen: HolderView) -> HolderView {
@@ -145,9 +149,10 @@ impl KnownHolders {
     }
 }
 
-pub(crate) fn holder_view(node: &Contender, data: &[u8], stat: &Stat) -> HolderView {
+pub(crate) fn holder_view(layout: Layout, node: &Contender, data: &[u8], stat: &Stat) -> HolderView {
     let record = NodeRecord::read(data);
-    let owner = record.as_ref().map_or_else(|| node.name.clone(), |record| record.owner.to_string());
+    let owner =
+        record.as_ref().map_or_else(|| layout.stranger(&node.name), |record| record.owner.to_string());
     // Without an end: nobody can say when its process will not be heard of any more.
     let mut holder = HolderView::new(owner, node.mode);
     holder.token = record.as_ref().map(|_| token(stat.czxid));
@@ -180,6 +185,8 @@ impl Ensemble {
 
 /// The content of our directories.
 pub(crate) const DATA: &[u8] = b"tenure";
+/// How that of a newer version begins, which orders or reads its nodes in another way.
+pub(crate) const NEWER: &[u8] = b"tenure ";
 const KNOWN: usize = 4096;
 
 const KEPT: usize = 1024;

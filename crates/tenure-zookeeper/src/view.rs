@@ -9,18 +9,20 @@ use tenure_core::{
 use zookeeper_client::{Error, Stat};
 
 use crate::{
+    config::Layout,
     error, memo,
     node::{self, Contender, NodeRecord, token},
     queue::NodeQueue,
     session::EnsembleSession,
-    store::{DATA, SharedState, holder_view, make_directory},
+    store::{DATA, NEWER, SharedState, holder_view, make_directory},
 };
 
-fn waiter_view(node: &Contender, data: &[u8], stat: &Stat, now: Moment) -> WaiterView {
+fn waiter_view(layout: Layout, (node, data, stat): &NodeRead<'_>, now: Moment) -> WaiterView {
     let record = NodeRecord::read(data);
     let made_ms = u64::try_from(stat.ctime).unwrap_or(0);
     let since = Duration::from_millis(record.as_ref().map_or(made_ms, |record| record.since_ms));
-    let owner = record.as_ref().map_or_else(|| node.name.clone(), |record| record.owner.to_string());
+    let owner =
+        record.as_ref().map_or_else(|| layout.stranger(&node.name), |record| record.owner.to_string());
     let label = record.map(|record| record.label);
     WaiterView::new(owner, node.mode, label, now.wall.saturating_sub(since))
 }
@@ -34,10 +36,9 @@ pub(crate) async fn inspect(
     // Sent at once, in this order.
     let synced = session.client.sync(&session.config.base);
     let (synced, seen, memo) = join!(synced, look(store, session, name), memo::read(store, session, name));
-    let looked = |error| error::looked(&session.place(), error);
-    synced.map_err(looked)?;
+    synced.map_err(|error| error::looked(&session.place(), error))?;
     let mut view = seen?;
-    view.memo = memo.map_err(looked)?;
+    view.memo = memo?;
     Ok(view)
 }
 
@@ -49,7 +50,12 @@ async fn look(
 ) -> Result<LockView, BackendError> {
     let lock = store.directory_of(name);
     let looked = |error| error::looked(&session.place(), error);
-    let (children, stat) = match session.client.get_children(&lock).await {
+    // Sent at once.
+    let (seen, directory) = join!(session.client.get_children(&lock), session.client.get_data(&lock));
+    if directory.is_ok_and(|(data, _)| data.starts_with(NEWER)) {
+        return Err(error::newer(&session.place(), &lock));
+    }
+    let (children, stat) = match seen {
         Err(Error::NoNode) => {
             let fence = fence_without_directory(session).await.map_err(looked)?;
             return Ok(LockView::new(name.clone(), Vec::new(), Vec::new(), fence));
@@ -60,8 +66,12 @@ async fn look(
     let now = session.host.now();
     let holders = read_all(session, &lock, queue.holders()).await.map_err(looked)?;
     let waiters = read_all(session, &lock, queue.waiters()).await.map_err(looked)?;
-    let holders = holders.iter().map(|(node, data, stat)| holder_view(node, data, stat)).collect();
-    let queue = waiters.iter().map(|(node, data, stat)| waiter_view(node, data, stat, now)).collect();
+    if let Some((node, ..)) = holders.iter().chain(&waiters).find(|(_, data, _)| node::is_newer(data)) {
+        return Err(error::newer(&session.place(), &format!("{lock}/{}", node.name)));
+    }
+    let layout = session.config.layout;
+    let holders = holders.iter().map(|(node, data, stat)| holder_view(layout, node, data, stat)).collect();
+    let queue = waiters.iter().map(|waiter| waiter_view(layout, waiter, now)).collect();
     let fence = token(stat.czxid.max(stat.mzxid).max(stat.pzxid));
     Ok(LockView::new(name.clone(), holders, queue, fence))
 }
@@ -148,7 +158,7 @@ pub(crate) async fn break_lock(
     let mut broken = Vec::new();
     for (node, data, stat) in &held {
         match session.client.delete(&format!("{lock}/{}", node.name), None).await {
-            Ok(()) => broken.push(holder_view(node, data, stat)),
+            Ok(()) => broken.push(holder_view(session.config.layout, node, data, stat)),
             Err(Error::NoNode) => {}
             // What was taken before is taken.
             Err(error) => return Err(wrote(error).of_unknown_outcome()),

@@ -10,6 +10,11 @@ mod conformance;
 mod faults;
 mod hostile;
 mod input;
+mod layouts;
 mod partition;
 mod regressions;
+#[cfg(feature = "sasl")]
+mod sasl;
 mod stage;
+#[cfg(feature = "tls")]
+mod tls;

@@ -270,6 +270,14 @@ impl Locker {
         self.wait(self.inner.diagnose())
     }
 
+    /// As [`Locker::may_grant`](crate::Locker::may_grant).
+    ///
+    /// # Errors
+    /// As [`Locker::may_grant`](crate::Locker::may_grant).
+    pub fn may_grant(&self) -> Result<(), BackendError> {
+        self.wait(self.inner.may_grant())
+    }
+
     /// As [`Locker::adopt`](crate::Locker::adopt).
     ///
     /// # Errors

@@ -38,6 +38,7 @@ use crate::{error::ConfigError, host::TokioHost, locker::Locker};
 /// | `postgres://USER@HOST/DATABASE` | `postgres` |
 /// | `mysql://USER@HOST/DATABASE`, `mariadb://USER@HOST/DATABASE` | `mysql` |
 /// | `zookeeper://HOST,HOST/PATH` | `zookeeper` |
+/// | `zookeepers://HOST,HOST/PATH?ca=FILE` | `zookeeper-tls` |
 /// | `etcd://HOST,HOST` | `etcd` |
 ///
 /// The README of each backend lists its parameters. In a user or a password write `/` as `%2F`, `?` as `%3F` and
@@ -304,6 +305,7 @@ const STORES: &[(&str, bool, &[&str])] = &[
     ),
     ("mysql", cfg!(feature = "mysql"), &["mysql://USER@HOST/DATABASE", "mariadb://USER@HOST/DATABASE"]),
     ("zookeeper", cfg!(feature = "zookeeper"), &["zookeeper://HOST,HOST"]),
+    ("zookeeper-tls", cfg!(feature = "zookeeper-tls"), &["zookeepers://HOST,HOST"]),
     ("etcd", cfg!(feature = "etcd"), &["etcd://HOST,HOST", "etcds://HOST,HOST"]),
     ("memory", cfg!(feature = "memory"), &["memory:"]),
 ];
@@ -370,6 +372,10 @@ mod tests {
             ("rediss-cluster://host", "--features redis"),
             ("postgresql://host/db", "--features postgres"),
             ("redlock:redis://a,redis://b,redis://c", "--features redlock"),
+            (
+                "zookeepers://a",
+                "this build has no zookeeper-tls support; rebuild with --features zookeeper-tls",
+            ),
         ] {
             assert!(said(url).contains(part), "{}", said(url));
         }

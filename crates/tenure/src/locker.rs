@@ -252,6 +252,18 @@ impl Locker {
         self.ask(QUESTION, || self.engine.backend.diagnose()).await
     }
 
+    /// Looks whether the store grants anything at present: a Redis server that restarted or was emptied does not, for
+    /// as long as a lease may last that it has lost.
+    ///
+    /// # Errors
+    /// Why it grants nothing, and for [how long](BackendError::retry_hint) if that is known; and the store's.
+    ///
+    /// # Cancel safety
+    /// Changes nothing.
+    pub async fn may_grant(&self) -> Result<(), BackendError> {
+        self.ask(QUESTION, || self.engine.backend.may_grant()).await
+    }
+
     /// Rewrites the store's record of settings to those of this client, and returns how long to wait before the
     /// next call. Zero means that it is done. For an operator who changed the settings of all clients on purpose.
     ///

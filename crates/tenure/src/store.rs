@@ -77,7 +77,8 @@ mod sqlite;
     feature = "postgres",
     feature = "mysql",
     feature = "sqlite",
-    feature = "zookeeper"
+    feature = "zookeeper-sasl",
+    feature = "zookeeper-tls"
 ))]
 mod tests;
 #[cfg(feature = "zookeeper")]

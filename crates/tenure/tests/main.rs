@@ -62,6 +62,8 @@ mod redis_stage;
 mod redis_waiting;
 mod releases;
 mod renewals;
+#[cfg(all(feature = "redis", feature = "postgres", feature = "mysql", feature = "etcd"))]
+mod rotation;
 mod seen;
 mod self_wait;
 mod settings;
@@ -79,6 +81,14 @@ mod stores;
 #[cfg(feature = "testing")]
 mod testing;
 mod threads;
+#[cfg(all(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper-tls"
+))]
+mod tls;
 mod turns;
 #[cfg(all(feature = "redlock", feature = "postgres", feature = "zookeeper"))]
 mod url_secrets;

@@ -36,8 +36,15 @@ const DRIVERS: &[&str] = &[
 const MACHINERY: &[&str] = &["tokio", "nix"];
 
 /// What no other floor may know.
-const TOPS: &[&str] =
-    &["tenure-testkit", "tenure-cli", "tenure-sim", "tenure-bench", "tenure-hazards", "tenure-picture"];
+const TOPS: &[&str] = &[
+    "tenure-testkit",
+    "tenure-cli",
+    "tenure-sim",
+    "tenure-bench",
+    "tenure-hazards",
+    "tenure-picture",
+    "tenure-ring",
+];
 
 /// Backends that are cells of a store that compares and sets.
 const CELLS: &[&str] = &["tenure-mysql", "tenure-postgres"];
@@ -61,7 +68,9 @@ fn seat(package: &str) -> Option<Seat> {
             on(&[FACADE])
         }
         "tenure-picture" => on(&[]),
-        "tenure-sim" | "tenure-bench" | "tenure-hazards" => Some(Seat { ours: None, never: &[] }),
+        "tenure-sim" | "tenure-bench" | "tenure-hazards" | "tenure-ring" => {
+            Some(Seat { ours: None, never: &[] })
+        }
         "xtask" => on(&[]),
         _ => None,
     }

@@ -3,7 +3,7 @@
 --       10 how far this server has counted for this client, or 0
 -- reply {1, first token, count} · {2, ahead, retry_after, ...} queued · {3, 0, retry_after, ...} busy
 --       {4, how many wait} the queue is full · {0} the gate is closed · {5} the server was put back: tell rewound.lua
---       ... is one holder: value, ms left (-1 no end), or SHARED, ms left, owner, details
+--       ... is one holder: value, ms left (-1 no end), how many wait before it, or SHARED, ms left, owner, details
 -- Order of writes: an orphan in the queue is harmless, an orphan lock is not (H1.12).
 local function enter_shared(ends, value, has_place)
   local token, count = mint(tonumber(ARGV[7]))

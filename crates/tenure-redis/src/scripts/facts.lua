@@ -14,7 +14,7 @@ local function facts()
 end
 local function record()
   local texts = {}
-  for _, name in ipairs({'run', 'replid', 'ready', 'settings', 'next', 'wait'}) do
+  for _, name in ipairs({'run', 'replid', 'ready', 'settings', 'next', 'wait', 'renews'}) do
     texts[#texts + 1] = redis.call('HGET', KEYS[1], name) or ''
   end
   return table.concat(texts, '|')

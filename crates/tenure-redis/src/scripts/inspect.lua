@@ -20,6 +20,7 @@ if type(value) == 'table' then -- as lock.lua
   if type(redis.pcall('ZCARD', KEYS[1])) ~= 'number' or call('PTTL', KEYS[1]) < 0 then error(value.err) end
   value = 'zset'
 end
+if value then value = string.sub(value, 1, 1024) end -- as place.lua
 local held = value == 'tenure:shared' and list(KEYS[5], KEYS[5]) or {}
 return {
   time[1] * 1000 + math.floor(time[2] / 1000), fence(), value, call('PTTL', KEYS[1]), list(KEYS[2], KEYS[4]), held,

@@ -1,10 +1,11 @@
 -- A place in the queue. After gate, enter, begin and sides.
 -- ARGV, reply  those of claim
+local HEAD = 1024 -- a value of ours is shorter; one of another client may have megabytes, which no waiter reads
 
 -- Takes or keeps a place, if it waits; what stands in front of it. The place is in the queue last: one that is in the other sets only is
 -- none, and an error before that has taken nothing (L9).
 local function stand(value)
-  local kind, ahead, left = 3, 0, value and call('PTTL', lock) or 0
+  local kind, ahead, before, left = 3, 0, nil, value and call('PTTL', lock) or 0
   if wait ~= 'n' then
     local waiting = call('ZCARD', queue)
     local is_short = waiting == 0 or call('PTTL', queue) < tonumber(place_ttl)
@@ -40,9 +41,9 @@ local function stand(value)
       call('PEXPIRE', queue, over)
       if call('PTTL', who) < place_ttl + SLACK then call('PEXPIRE', who, over) end
     end
-    kind, ahead = 2, wait == 't' and rank or 0
+    kind, ahead, before = 2, wait == 't' and rank or 0, rank
   end
-  local seen, soonest = {}, left < 0 and retry_max or left
+  local seen, soonest = {before}, left < 0 and retry_max or left
   if value == SHARED then
     local ends = call('ZRANGE', shared, '0', '0', 'WITHSCORES')[2]
     local last = call('ZRANGE', shared, '-1', '-1')[1]
@@ -57,7 +58,7 @@ local function stand(value)
     dies = first[2]
   end
   local after = math.min(soonest + claim_ttl * ahead, dies and dies - now or retry_max, retry_max)
-  return {kind, ahead, math.max(1, after), value, left, seen[1], seen[2]}
+  return {kind, ahead, math.max(1, after), value and string.sub(value, 1, HEAD), left, seen[1], seen[2]}
 end
 
 local counted = may_grant()

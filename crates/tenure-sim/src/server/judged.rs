@@ -102,7 +102,7 @@ impl Node {
         let is_open = self.may_grant(&gate);
         let record = record.map(|record| ServerRecord { is_open, ..record });
         let decision = decide(&look.terms, &facts, record.as_ref());
-        let renews_after = renewals_wait(&look.terms, &facts, record.as_ref(), &decision);
+        let renews_after = renewals_wait(&facts, record.as_ref(), &decision);
         let served = served.max_ttl;
         let checked = |gate| Reply::Checked { run, epoch, gate, renews_after, served };
         self.remember(facts.acked);
@@ -111,15 +111,16 @@ impl Node {
             Decision::Wait { wait, .. } => checked(Err(wait)),
             Decision::Refuse(ClientRefusal::Alone) => Reply::Alone,
             Decision::Refuse(refusal) => unreachable!("BUG: it is served: {refusal:?}"),
-            Decision::Write { wait, settings, next, acked, .. } => {
+            Decision::Write { wait, quiet, settings, next, acked, .. } => {
                 let time = u64::try_from(facts.now.as_micros()).unwrap_or(u64::MAX);
                 let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
                 self.data.counter = self.data.counter.max(time + wait_ms * 1000);
                 let is_open = wait.is_zero();
                 let ready = Duration::from_millis(time / 1000 + wait_ms);
+                let renews = Duration::from_millis(time / 1000) + quiet;
                 let ServerFacts { run_id, replid, .. } = facts;
                 self.data.record =
-                    Some(ServerRecord { run_id, replid, ready, wait, settings, next, acked, is_open });
+                    Some(ServerRecord { run_id, replid, ready, wait, renews, settings, next, acked, is_open });
                 self.data.open = is_open.then(|| gate.clone());
                 checked(if is_open { Ok(gate) } else { Err(wait) })
             }

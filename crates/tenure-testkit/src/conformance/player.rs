@@ -60,6 +60,26 @@ impl Player {
         Self { backend, claim, _listens }
     }
 
+    /// Why each verb of a lease is refused, where no connection can be made: a claim, a claim that waits, a renewal, a
+    /// release and a question.
+    ///
+    /// # Panics
+    /// If one is not.
+    pub async fn refusals(&self) -> Vec<BackendError> {
+        let Claim { name, owner, ttl, .. } = self.claim.clone();
+        let (mut tries, token) = (self.claim.clone(), tenure_core::FencingToken::new(1));
+        tries.wait = WaitMode::No;
+        let grant = Grant { name: name.clone(), owner, token, block: 1, ttl };
+        let errors = [
+            self.backend.claim(&tries).await.err(),
+            self.backend.claim(&self.claim).await.err(),
+            self.backend.renew(&[grant]).await.remove(0).err(),
+            self.backend.release(&name, owner).await.err(),
+            self.backend.inspect(&name).await.err(),
+        ];
+        errors.into_iter().map(|error| error.expect("each verb is refused")).collect()
+    }
+
     /// The same with leases of this length.
     #[must_use]
     pub fn lasting(mut self, ttl: Duration) -> Self {

@@ -24,8 +24,21 @@ impl Certificates {
     /// # Panics
     /// If there is no `openssl`.
     pub fn new() -> Self {
+        Self::of("DNS:localhost,IP:127.0.0.1")
+    }
+
+    /// The same, but the server's certificate is for this name and for no address.
+    ///
+    /// # Panics
+    /// If there is no `openssl`.
+    pub fn of_name(name: &str) -> Self {
+        Self::of(&format!("DNS:{name}"))
+    }
+
+    fn of(names: &str) -> Self {
         let folder = folder::temporary("tenure-tls-");
-        fs::write(folder.path().join("extensions"), EXTENSIONS).expect("a file in the temporary folder");
+        let extensions = format!("subjectAltName={names}\nextendedKeyUsage=serverAuth\n");
+        fs::write(folder.path().join("extensions"), extensions).expect("a file in the temporary folder");
         for step in [AUTHORITY, REQUEST, SIGNATURE] {
             openssl(folder.path(), step);
         }
@@ -48,6 +61,16 @@ impl Certificates {
             openssl(self.folder.path(), step);
         }
         (self.folder.path().join("client.pem"), self.folder.path().join("client.key"))
+    }
+
+    /// What a server must be told that asks its clients for certificates, and replicas and sentinels of it.
+    pub(crate) fn settings_of_peers(&self) -> String {
+        let (cert, key) = self.client();
+        format!(
+            "tls-auth-clients yes\ntls-replication yes\ntls-client-cert-file {}\ntls-client-key-file {}",
+            cert.display(),
+            key.display()
+        )
     }
 
     /// What a server must be told of them.
@@ -87,4 +110,3 @@ const CLIENT_REQUEST: &str = "req -newkey ec -pkeyopt ec_paramgen_curve:prime256
                               -out client.csr -subj /CN=tenure-test-client";
 const CLIENT_SIGNATURE: &str = "x509 -req -in client.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out client.pem \
                                 -days 3650 -extfile client";
-const EXTENSIONS: &str = "subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth\n";

@@ -106,6 +106,12 @@ impl Recipe {
         self
     }
 
+    /// The same, and it wants a certificate of each client. It shows one to its own master.
+    #[must_use]
+    pub fn mutual_tls(self, certificates: &Certificates) -> Self {
+        self.tls(certificates).config(&certificates.settings_of_peers())
+    }
+
     /// The server's own [`raw`](super::RedisServer::raw) and [`command`](super::RedisServer::command) log in as this user.
     /// Which users there are is said by [`config`](Self::config): `user lock on >password ~* &* +@all`.
     #[must_use]
@@ -139,9 +145,10 @@ impl Recipe {
             Some(certificates) => writeln!(text, "port 0\n{}", certificates.settings(port)),
         }
         .expect("a text takes what is written");
+        text.push_str("unixsocket redis.sock\n");
         if self.kind == Kind::Server {
             // A master would wait 5 s for more replicas before it answers the first.
-            text.push_str("save \"\"\nappendonly no\nunixsocket redis.sock\nrepl-diskless-sync-delay 0\n");
+            text.push_str("save \"\"\nappendonly no\nrepl-diskless-sync-delay 0\n");
         }
         text + &self.config
     }

@@ -40,7 +40,7 @@ impl SentinelRecipe {
         }
     }
 
-    /// Master and replicas are made by this recipe. The sentinels do not log in.
+    /// Master and replicas are made by this recipe. The sentinels do not log in. They speak mutual TLS if it does.
     #[must_use]
     pub fn server(mut self, server: Recipe) -> Self {
         self.server = server;
@@ -98,7 +98,12 @@ impl SentinelRecipe {
             eventually("a replica follows its master", PATIENCE, || is_up().then_some(()));
         }
         let watch = self.settings(servers[0].port());
-        let sentinels: Vec<_> = (0..SENTINELS).map(|_| Recipe::sentinel().config(&watch).start()).collect();
+        let sentinel = Recipe::sentinel().config(&watch);
+        let sentinel = match &self.server.certificates {
+            Some(certificates) => sentinel.mutual_tls(certificates),
+            None => sentinel,
+        };
+        let sentinels: Vec<_> = (0..SENTINELS).map(|_| sentinel.clone().start()).collect();
         let all = Sentinels { sentinels, links, servers };
         for sentinel in &all.sentinels {
             let reply = sentinel.command(&HURRY);

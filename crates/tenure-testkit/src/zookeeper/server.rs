@@ -15,6 +15,7 @@ use crate::{
     folder,
     patience::{eventually, slowness},
     ports,
+    redis::Certificates,
     zookeeper::{classes, words},
 };
 
@@ -25,6 +26,8 @@ pub const TICK: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct ZooKeeperServer {
     port: u16,
+    /// Where it speaks TLS, with these certificates.
+    tls: Option<(u16, Certificates)>,
     class: &'static str,
     is_durable: bool,
     daemon: Daemon,
@@ -54,6 +57,32 @@ impl ZooKeeperServer {
         Self::reading(&classes::from_archive(Self::read_once), "", true)
     }
 
+    /// One that speaks TLS on another port, to clients whose certificate its authority signed.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn tls(certificates: &Certificates) -> Self {
+        started("ZooKeeper", TRIES, || {
+            let mut server = Self::prepare(ALONE, "", false);
+            server.tls = Some((ports::free(false), certificates.clone()));
+            server.add("");
+            server.launch().map(|()| server)
+        })
+    }
+
+    /// One in whose JAAS file this user has this password.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn jaas(user: &str, password: &str) -> Self {
+        started("ZooKeeper", TRIES, || {
+            let server = Self::prepare(ALONE, SASL, false);
+            let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
+            server.write(JAAS, &format!("Server {{ {module} required user_{user}=\"{password}\"; }};\n"));
+            server.launch().map(|()| server)
+        })
+    }
+
     /// One that gets at its classes in this way, as an option of Java's.
     fn reading(classes: &str, settings: &str, is_durable: bool) -> Self {
         started("ZooKeeper", TRIES, || {
@@ -75,7 +104,7 @@ impl ZooKeeperServer {
         // Where nothing reaches a disk, durable says nothing.
         let place = if is_durable { folder::temporary } else { folder::of_server };
         let (port, daemon, folder) = (ports::free(false), Daemon::default(), place("tenure-zookeeper-"));
-        let server = Self { port, class, is_durable, daemon, folder };
+        let server = Self { port, tls: None, class, is_durable, daemon, folder };
         server.write(SETTINGS, &server.settings(settings));
         server
     }
@@ -98,7 +127,22 @@ impl ZooKeeperServer {
         format!(
             "tickTime={tick}\ninitLimit=10\nsyncLimit=10\ndataDir={data}\nclientPort={port}\n\
              clientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=*\n\
-             minSessionTimeout=1000\nmaxSessionTimeout=60000\nmaxClientCnxns=0\n{more}\n"
+             minSessionTimeout=1000\nmaxSessionTimeout=60000\nmaxClientCnxns=0\n{}{more}\n",
+            self.tls_settings()
+        )
+    }
+
+    fn tls_settings(&self) -> String {
+        let Some((port, certificates)) = &self.tls else { return String::new() };
+        let ca = certificates.ca_file();
+        let read =
+            |name: &str| fs::read_to_string(ca.with_file_name(name)).expect("a file that was just made");
+        self.write(KEYS, &(read("server.key") + &read("server.pem")));
+        let (keys, ca) = (self.path(KEYS).display().to_string(), ca.display());
+        format!(
+            "secureClientPort={port}\nserverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
+             ssl.clientAuth=need\nssl.keyStore.type=PEM\nssl.keyStore.location={keys}\nssl.trustStore.type=PEM\n\
+             ssl.trustStore.location={ca}\n"
         )
     }
 
@@ -120,12 +164,15 @@ impl ZooKeeperServer {
 
     /// A small Java: many of them run at once on few processors.
     fn command_line(&self, classes: &str) -> Command {
-        let mut command = Command::new("java");
+        let (mut command, jaas) = (Command::new("java"), self.path(JAAS));
+        // First what the archive was made with.
+        let jars = classes::JAR.to_owned() + if self.tls.is_some() { NETTY } else { "" };
         command
             .args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", classes])
             // A process that is killed loses nothing by that; only a machine would.
             .args((!self.is_durable).then_some("-Dzookeeper.forceSync=no"))
-            .args(["-cp", classes::JAR, self.class])
+            .args(jaas.exists().then(|| format!("-Djava.security.auth.login.config={}", jaas.display())))
+            .args(["-cp", &jars, self.class])
             .arg(self.path(SETTINGS))
             .current_dir(self.folder.path());
         command
@@ -144,6 +191,17 @@ impl ZooKeeperServer {
     /// `zookeeper://127.0.0.1:PORT/tenure` with its tick and the rest of the query, each as `&key=value`.
     pub fn url(&self, query: &str) -> String {
         url(&self.address(), query)
+    }
+
+    /// The URL of locks on it over TLS, as a client that trusts its authority, with its tick and the rest of the query.
+    ///
+    /// # Panics
+    /// If it does not speak TLS.
+    pub fn tls_url(&self, host: &str, query: &str) -> String {
+        let (port, certificates) = self.tls.as_ref().expect("a server that was started with TLS");
+        let plain =
+            url(&format!("{host}:{port}"), &format!("ca={}{query}", certificates.ca_file().display()));
+        plain.replacen("zookeeper://", "zookeepers://", 1)
     }
 
     /// The part that it plays: `standalone`, `leader` or `follower`. `None` while it does not serve.
@@ -220,6 +278,13 @@ pub(super) fn url(hosts: &str, query: &str) -> String {
 const ALONE: &str = "org.apache.zookeeper.server.ZooKeeperServerMain";
 const MEMBER: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
 const SETTINGS: &str = "zoo.cfg";
+const JAAS: &str = "jaas.conf";
+const SASL: &str = "authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider";
+/// Key and certificate.
+const KEYS: &str = "keys.pem";
+/// What TLS needs and the manifest of [`classes::JAR`] leaves out.
+const NETTY: &str = ":/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar\
+                     :/usr/share/java/netty-transport-native-unix-common.jar";
 /// Ports that may be taken in a row between our look and the server's start.
 const TRIES: usize = 5;
 /// How long one that is asked to end may take.

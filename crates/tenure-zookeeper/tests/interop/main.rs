@@ -132,10 +132,32 @@ fn its_lock_can_be_broken() {
 
 /// L1: kazoo counts only nodes that are named as its own: with the layout of Curator both sides were let in, and nothing said so.
 #[test]
-fn a_client_with_another_layout_is_a_problem() {
+fn with_another_layout_its_lock_is_refused_shown_and_found() {
     let stage = Stage::new();
+    let other = stage.wait(tenure::connect(&stage.server.url(""))).unwrap();
+    let guard = stage.wait(other.mutex(NAME).acquire()).unwrap();
+    let waiting = stage.runtime.spawn({
+        let lock = other.mutex(NAME);
+        async move { format!("{:?}", lock.acquire().await.map(drop).unwrap_err()) }
+    });
+    stage.queued(1);
     let mut kazoo = Kazoo::start(&stage.server.address());
-    assert_eq!(kazoo.ask(&format!("try {PATH}")), "held");
+    assert_eq!(kazoo.ask(&format!("try {PATH}")), "held", "it counts none of ours");
+    let mixed =
+        |words: &str| assert!(words.contains("a client with another layout uses this lock"), "{words}");
+    mixed(&stage.wait(waiting).unwrap());
+    for wanted in [other.mutex(NAME), other.semaphore(NAME, 3)] {
+        mixed(&format!("{:?}", stage.wait(wanted.acquire()).unwrap_err()));
+        mixed(&format!("{:?}", stage.wait(wanted.try_acquire()).unwrap_err()));
+    }
+    stage.release(guard);
+    let theirs = stage.only_node().0;
+    mixed(&format!("{:?}", stage.wait(other.mutex(NAME).try_acquire()).unwrap_err()));
+    assert_eq!(stage.only_node().0, theirs, "and nothing was left behind");
+
+    let shown = stage.wait(other.inspect(NAME)).unwrap().holders[0].owner.clone();
+    assert_eq!(shown, format!("{theirs}, of a client with another layout, which does not wait for Tenure"));
+    assert_eq!(stage.view().holders[0].owner, theirs, "with its own layout it is one like any other");
     let found = |locks: &tenure::Locker| -> Vec<String> {
         let findings = stage.wait(locks.diagnose()).unwrap();
         findings.into_iter().map(|found| format!("{:?} {}", found.severity, found.what)).collect()
@@ -143,9 +165,10 @@ fn a_client_with_another_layout_is_a_problem() {
     let has = |lines: &[String]| {
         lines.iter().any(|line| line.contains("Problem 1 locks have nodes of clients with another layout"))
     };
-    let same = found(&stage.locks);
-    assert!(!has(&same), "{same:?}");
-    let other = found(&stage.wait(tenure::connect(&stage.server.url(""))).unwrap());
-    assert!(has(&other), "{other:?}");
+    let (same, mixed) = (found(&stage.locks), found(&other));
+    assert!(!has(&same) && has(&mixed), "{same:?} {mixed:?}");
+
     assert_eq!(kazoo.ask("unlock"), "done");
+    stage.release(stage.wait(other.mutex(NAME).acquire()).unwrap());
+    assert!(!has(&found(&other)));
 }

@@ -235,6 +235,9 @@ fn a_zookeeper_store_says_what_its_url_says() {
         (at().user("u").password_file("/pw").0.config, "zookeeper://u@a,b:5?password_file=/pw"),
         (at().user("u").password("p/").0.config, "zookeeper://u:p%2F@a,b:5"),
         (at().user("u").password("p").open_to_all().0.config, "zookeeper://u:p@a,b:5?acl=open"),
+        (at().user("u").password("p").sasl_digest_md5().0.config, "zookeeper://u:p@a,b:5?sasl=digest-md5"),
+        (at().tls("/ca").0.config, "zookeepers://a,b:5?ca=/ca"),
+        (at().tls("/ca").identity("/c", "/k").0.config, "zookeepers://a,b:5?ca=/ca&cert=/c&key=/k"),
         (
             at().tick(ms(500)).connect_timeout(ms(250)).0.config,
             "zookeeper://a,b:5?tick=500ms&connect_timeout=250ms",

@@ -38,6 +38,45 @@ impl ZooKeeperStore {
         self
     }
 
+    /// Uses TLS. This file has the certificate of the authority that signed those of the servers, in PEM.
+    ///
+    /// The client takes the ciphers of the process. If the program has chosen none (`CryptoProvider::install_default` of
+    /// rustls), the first session chooses those of *ring*. A library that opens TLS connections with the defaults of rustls
+    /// panics before that, because this feature builds in a second library of ciphers: such a program has to choose.
+    #[cfg(feature = "zookeeper-tls")]
+    #[must_use]
+    pub fn tls(mut self, ca: impl AsRef<std::path::Path>) -> Self {
+        self.0.set(|config| {
+            config.tls = true;
+            config.ca = Some(ca.as_ref().to_owned());
+        });
+        self
+    }
+
+    /// The client's certificate and its key, if the servers require one. Only with [`tls`](Self::tls).
+    #[cfg(feature = "zookeeper-tls")]
+    #[must_use]
+    pub fn identity(
+        mut self,
+        certificate: impl AsRef<std::path::Path>,
+        key: impl AsRef<std::path::Path>,
+    ) -> Self {
+        self.0.set(|config| {
+            config.cert = Some(certificate.as_ref().to_owned());
+            config.key = Some(key.as_ref().to_owned());
+        });
+        self
+    }
+
+    /// Logs in by the mechanism DIGEST-MD5 of SASL, which does not send the password. Default: digest authentication, which
+    /// does.
+    #[cfg(feature = "zookeeper-sasl")]
+    #[must_use]
+    pub fn sasl_digest_md5(mut self) -> Self {
+        self.0.set(|config| config.sasl = Some(crate::connect::zookeeper::Sasl::DigestMd5));
+        self
+    }
+
     /// The parent node of the locks. Default `/tenure`. All clients must set the same value.
     #[must_use]
     pub fn path(mut self, path: impl AsRef<str>) -> Self {

@@ -317,6 +317,10 @@ impl Backend for TestStore {
         self.ask(Operation::Inspect, self.inner.diagnose()).await?
     }
 
+    async fn may_grant(&self) -> Result<(), BackendError> {
+        self.ask(Operation::Inspect, self.inner.may_grant()).await?
+    }
+
     async fn adopt(&self, adopt: Adopt) -> Result<Adoption, BackendError> {
         self.ask(Operation::Break, self.inner.adopt(adopt)).await?
     }

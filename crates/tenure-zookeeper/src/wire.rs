@@ -1,0 +1,89 @@
+//! A connection next to the driver's: for four-letter words, and to learn why servers refuse a handshake.
+
+use std::io;
+
+use tenure_client::url::HostPort;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
+
+use crate::config::Config;
+#[cfg(feature = "tls")]
+pub(crate) use over_tls::refusal;
+
+pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
+
+/// Connects to one server, over TLS if the settings say so.
+#[cfg_attr(not(feature = "tls"), allow(unused_variables, reason = "without TLS there is nothing to set"))]
+pub(crate) async fn open(config: &Config, (name, port): &HostPort) -> io::Result<Box<dyn Wire>> {
+    let stream = TcpStream::connect((name.as_str(), *port)).await?;
+    #[cfg(feature = "tls")]
+    if config.tls {
+        return Ok(Box::new(over_tls::handshake(config, name, stream).await?));
+    }
+    Ok(Box::new(stream))
+}
+
+#[cfg(feature = "tls")]
+mod over_tls {
+    use std::{error::Error, io, iter, sync::Arc, time::Duration};
+
+    use futures_util::future::join_all;
+    use rustls::pki_types::ServerName;
+    use tenure_client::{
+        tls::{self, TlsFault},
+        url::{HostPort, shown},
+    };
+    use tenure_core::{BackendError, ErrorKind, Host};
+    use tokio::{io::AsyncReadExt, net::TcpStream};
+    use tokio_rustls::{TlsConnector, client::TlsStream};
+
+    use crate::{config::Config, error, wire};
+
+    pub(super) async fn handshake(
+        config: &Config,
+        host: &str,
+        stream: TcpStream,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let settings =
+            tls::believing(config.ca.as_deref(), "ca", config.identity()).map_err(io::Error::other)?;
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        TlsConnector::from(Arc::new(settings)).connect(name, stream).await
+    }
+
+    /// Why the servers refuse a handshake, if that is why no session opens: the driver does not tell.
+    ///
+    /// Where others only cannot be reached, they may be soon.
+    pub(crate) async fn refusal(config: &Config, host: &dyn Host) -> Option<BackendError> {
+        if !config.tls {
+            return None;
+        }
+        let faults = join_all(config.hosts.iter().map(|server| fault(config, server, host))).await;
+        let kind =
+            if faults.iter().all(Option::is_some) { ErrorKind::Denied } else { ErrorKind::Unavailable };
+        let mut found = config.hosts.iter().zip(faults);
+        found.find_map(|(server, fault)| Some(error::untrusted(&shown(server), kind, fault?)))
+    }
+
+    async fn fault(config: &Config, server: &HostPort, host: &dyn Host) -> Option<TlsFault> {
+        // From TLS 1.3 on a server judges the client behind the handshake. It says nothing to one that it accepts.
+        let asked = async { wire::open(config, server).await?.read_u8().await };
+        let error = tokio::select! {
+            answer = asked => answer.err()?,
+            () = host.sleep_until(host.now() + SILENCE) => return None,
+        };
+        let causes = iter::successors(error.source(), |cause| (*cause).source());
+        let words = causes.fold(error.to_string(), |words, cause| format!("{words}: {cause}"));
+        match TlsFault::of(&words)? {
+            // Java's word for both.
+            TlsFault::IdentityRefused if config.cert.is_none() => Some(TlsFault::NoIdentity),
+            fault => Some(fault),
+        }
+    }
+
+    /// How long a server is asked that may have nothing to say.
+    const SILENCE: Duration = Duration::from_secs(1);
+}
