@@ -136,7 +136,7 @@ impl TlsFault {
 
     /// The same, where a server says no more than that the client certificate is bad and none was shown, as those in Go do.
     #[must_use]
-    pub fn of_nameless(self) -> Self {
+    pub fn without_identity(self) -> Self {
         if self == Self::IdentityRefused { Self::NoIdentity } else { self }
     }
 

@@ -264,7 +264,7 @@ fn judge(config: &Config, error: &Error) -> Classified<Cow<'static, str>> {
     if let Error::GRpcStatus(status) = error
         && let Some(fault) = status.source().and_then(TlsFault::of)
     {
-        let fault = if config.cert.is_some() { fault } else { fault.of_nameless() };
+        let fault = if config.cert.is_some() { fault } else { fault.without_identity() };
         let message = fault.message("etcd", "ca", "write that name as the host", ("cert", "key"));
         return (MemberRetry::OtherConnection, Denied, Outcome::NotApplied, message.into());
     }

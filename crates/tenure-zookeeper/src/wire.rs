@@ -29,7 +29,7 @@ pub(crate) async fn open(config: &Config, (name, port): &HostPort) -> io::Result
 
 #[cfg(feature = "tls")]
 mod over_tls {
-    use std::{error::Error, io, iter, sync::Arc, time::Duration};
+    use std::{io, sync::Arc, time::Duration};
 
     use futures_util::future::join_all;
     use rustls::pki_types::ServerName;
@@ -75,13 +75,9 @@ mod over_tls {
             answer = asked => answer.err()?,
             () = host.sleep_until(host.now() + SILENCE) => return None,
         };
-        let causes = iter::successors(error.source(), |cause| (*cause).source());
-        let words = causes.fold(error.to_string(), |words, cause| format!("{words}: {cause}"));
-        match TlsFault::of(&words)? {
-            // Java's word for both.
-            TlsFault::IdentityRefused if config.cert.is_none() => Some(TlsFault::NoIdentity),
-            fault => Some(fault),
-        }
+        let fault = TlsFault::of(&error)?;
+        // Java's word for both.
+        Some(if config.cert.is_none() { fault.without_identity() } else { fault })
     }
 
     /// How long a server is asked that may have nothing to say.
