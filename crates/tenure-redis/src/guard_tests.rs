@@ -141,7 +141,7 @@ fn what_is_known_of_the_replicas_is_kept_by_all_but_a_promoted_server() {
 fn adopting_takes_the_replicas_that_are_there_for_all_there_are() {
     let lonely = ServerRecord { acked: Some(NOW - MAX), ..record() };
     let settings = terms(GuardMode::On).to_string();
-    let adopted = Decision::Write { why: Why::Adopting, wait: MAX, settings, next: None, acked: None };
+    let adopted = Decision::Write { why: Why::Adopting, wait: MAX, quiet: NONE, settings, next: None, acked: None };
     assert_eq!(adopt(&terms(GuardMode::On), &facts(), Some(&lonely), Adopt::Settings), adopted);
     let with_one = ServerFacts { acked: Some(NOW), ..facts() };
     assert_eq!(adopt(&terms(GuardMode::On), &with_one, Some(&lonely), Adopt::Settings), Decision::Open);

@@ -461,7 +461,7 @@ fn promoted_is_restarted(terms: &Terms, facts: &ServerFacts, record: Option<&Ser
 fn uptime_counts(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
     match decide(terms, facts, record) {
         Decision::Write { why: Why::Missing | Why::Restarted, wait, settings, .. } if !facts.is_promoted => {
-            write(Why::Missing, wait.saturating_sub(facts.up), settings)
+            write(Why::Missing, wait.saturating_sub(facts.up), NONE, settings)
         }
         other => other,
     }
@@ -469,7 +469,7 @@ fn uptime_counts(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecor
 
 fn missing_is_unused(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
     match decide(terms, facts, record) {
-        Decision::Write { why: Why::Missing, settings, .. } => write(Why::Missing, NONE, settings),
+        Decision::Write { why: Why::Missing, settings, .. } => write(Why::Missing, NONE, NONE, settings),
         other => other,
     }
 }
@@ -480,7 +480,7 @@ fn no_guard(terms: &Terms, facts: &ServerFacts, _: Option<&ServerRecord>) -> Dec
 
 fn backlog_clears_a_wait(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
     match decide(terms, facts, record) {
-        Decision::Write { why: Why::BacklogOver, settings, .. } => write(Why::BacklogOver, NONE, settings),
+        Decision::Write { why: Why::BacklogOver, settings, .. } => write(Why::BacklogOver, NONE, NONE, settings),
         other => other,
     }
 }
@@ -488,7 +488,7 @@ fn backlog_clears_a_wait(terms: &Terms, facts: &ServerFacts, record: Option<&Ser
 /// The rule before: the old master is over when the new one begins.
 fn no_demotion_wait(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
     match decide(terms, facts, record) {
-        Decision::Write { why: Why::Promoted, settings, .. } => write(Why::Promoted, terms.max_ttl, settings),
+        Decision::Write { why: Why::Promoted, settings, .. } => write(Why::Promoted, terms.max_ttl, NONE, settings),
         other => other,
     }
 }
