@@ -41,7 +41,12 @@ fn it_keeps_others_out_until_it_is_unlocked(stage: &Stage) {
     stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
     let waiter = stage.start_waiter("job", &["run", "job", "--", "true"]);
     let unlocked = stage.run(&["unlock", "job", owner(&lease)]);
-    unlocked.silent(0);
+    // The first answer may be late: then it is released all the same, as is seen below.
+    if unlocked.code == 69 {
+        unlocked.complained(69, "the lock was released, but it is not known whether it was held until then");
+    } else {
+        unlocked.silent(0);
+    }
     assert_eq!(unlocked.out, "");
     waiter.ended().silent(0);
     assert!(stage.show("job")["holders"].as_array().unwrap().is_empty());

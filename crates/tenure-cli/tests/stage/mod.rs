@@ -180,7 +180,7 @@ impl Stage {
     #[cfg(feature = "mysql")]
     pub(crate) fn on_mysql() -> Self {
         let (server, table) = (mysql::shared(), Shared::part().replace('-', "_"));
-        let url = format!("mysql://tenure@{}/tenure?table=t{table}", server.address());
+        let url = format!("mysql://tenure@{}/tenure?table=t{table}&connect_timeout=10s", server.address());
         Self::on(url, server, Duration::from_millis(100))
     }
 
