@@ -41,7 +41,7 @@ fn it_keeps_others_out_until_it_is_unlocked(stage: &Stage) {
     stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
     let waiter = stage.start_waiter("job", &["run", "job", "--", "true"]);
     let unlocked = stage.run(&["unlock", "job", owner(&lease)]);
-    // The first answer may be late: then it is released all the same, as is seen below.
+    // If the first answer is late, `unlock` asks again and cannot know. The lock is released, as the end of this test shows.
     if unlocked.code == 69 {
         unlocked.complained(69, "the lock was released, but it is not known whether it was held until then");
     } else {

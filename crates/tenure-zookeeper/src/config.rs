@@ -321,8 +321,8 @@ mod tests {
         let c = read("zookeeper://app:pw@h/?sasl=digest-md5");
         assert_eq!((c.sasl, c.access()), (Some(Sasl::DigestMd5), Access::Creator));
         assert_eq!(read(&c.to_url().unwrap()), c);
-        let nobody = Config::from_url("zookeeper://h?sasl=digest-md5").unwrap_err().to_string();
-        assert!(nobody.contains("sasl= needs a user"), "{nobody}");
+        let no_user = Config::from_url("zookeeper://h?sasl=digest-md5").unwrap_err().to_string();
+        assert!(no_user.contains("sasl= needs a user"), "{no_user}");
     }
 
     #[cfg(not(feature = "sasl"))]
