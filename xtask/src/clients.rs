@@ -35,7 +35,7 @@ const CLIENTS: &[Client] = &[
         home: "crates/tenure-redis/tests/interop",
         pins: &["requirements.txt"],
         installer: pip_install,
-        probe: python_probe,
+        probe: |folder| python(folder, "import redis.lock"),
     },
     Client {
         library: "node redlock",
@@ -43,7 +43,7 @@ const CLIENTS: &[Client] = &[
         home: "crates/tenure-redis/tests/interop",
         pins: &["package.json", "package-lock.json"],
         installer: npm_install,
-        probe: node_probe,
+        probe: |folder| node(folder, "require('ioredis'); require('redlock')"),
     },
     Client {
         library: "kazoo",
@@ -51,7 +51,7 @@ const CLIENTS: &[Client] = &[
         home: "crates/tenure-zookeeper/tests/interop",
         pins: &["requirements.txt"],
         installer: pip_install,
-        probe: kazoo_probe,
+        probe: |folder| python(folder, "import kazoo.client, kazoo.recipe.lock"),
     },
 ];
 
@@ -63,7 +63,7 @@ const RING: &[Client] = &[
         home: "crates/tenure-ring/programs/python",
         pins: &["requirements.txt"],
         installer: pip_install,
-        probe: ring_python_probe,
+        probe: |folder| python(folder, "import redis.lock, redis_lock"),
     },
     Client {
         library: "node redlock and redis-semaphore",
@@ -71,7 +71,7 @@ const RING: &[Client] = &[
         home: "crates/tenure-ring/programs/node",
         pins: &["package.json", "package-lock.json"],
         installer: npm_install,
-        probe: ring_node_probe,
+        probe: |folder| node(folder, "require('ioredis'); require('redlock'); require('redis-semaphore')"),
     },
     Client {
         library: "the recipe in Go",
@@ -167,15 +167,9 @@ fn pip_install(folder: &Path) -> Command {
     pip
 }
 
-fn python_probe(folder: &Path) -> Command {
+fn python(folder: &Path, program: &str) -> Command {
     let mut python = Command::new("python3");
-    python.args(["-c", "import redis.lock"]).env("PYTHONPATH", folder);
-    python
-}
-
-fn kazoo_probe(folder: &Path) -> Command {
-    let mut python = Command::new("python3");
-    python.args(["-c", "import kazoo.client, kazoo.recipe.lock"]).env("PYTHONPATH", folder);
+    python.args(["-c", program]).env("PYTHONPATH", folder);
     python
 }
 
@@ -187,22 +181,9 @@ fn npm_install(folder: &Path) -> Command {
     npm
 }
 
-fn node_probe(folder: &Path) -> Command {
+fn node(folder: &Path, program: &str) -> Command {
     let mut node = Command::new("node");
-    node.args(["-e", "require('ioredis'); require('redlock')"]).env("NODE_PATH", folder.join("node_modules"));
-    node
-}
-
-fn ring_python_probe(folder: &Path) -> Command {
-    let mut python = Command::new("python3");
-    python.args(["-c", "import redis.lock, redis_lock"]).env("PYTHONPATH", folder);
-    python
-}
-
-fn ring_node_probe(folder: &Path) -> Command {
-    let mut node = Command::new("node");
-    let words = "require('ioredis'); require('redlock'); require('redis-semaphore')";
-    node.args(["-e", words]).env("NODE_PATH", folder.join("node_modules"));
+    node.args(["-e", program]).env("NODE_PATH", folder.join("node_modules"));
     node
 }
 

@@ -14,7 +14,7 @@ use tenure_testkit::{
     patience::{eventually, slowness},
 };
 
-use crate::stage::{self, PATIENCE, Stage, assert_within, files::HOLD, process::state, scaled_ttl};
+use crate::stage::{self, PATIENCE, Stage, an_owner, assert_within, files::HOLD, process::state, scaled_ttl};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -235,7 +235,7 @@ fn a_command_text_that_begins_with_a_dash_is_no_flag_of_the_shell() {
         fs::set_permissions(stage.path(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
     let path = format!("{}:/usr/bin:/bin", stage.path("").display());
-    let owner = "0123456789abcdef0123456789abcdef0123456789abcdef";
+    let owner = &*an_owner();
     stage.run(&["lock", "leased", "--ttl", "1h", "--owner", owner]).silent(0);
     for arguments in [
         &["run", "-c", "job", "--", "-run 1"][..],

@@ -12,7 +12,7 @@ use tenure_testkit::patience::eventually;
 
 use crate::procfs::World;
 use crate::stage::{
-    PATIENCE, Process, Stage,
+    PATIENCE, Process, Stage, an_owner,
     files::HOLD,
     process::{children, is_alive},
 };
@@ -42,7 +42,7 @@ pub(crate) fn init(stage: &Stage, outer: &Process) -> Pid {
 #[test]
 fn process_1_passes_each_signal_on() {
     let stage = Stage::new();
-    let (world, owner) = (container(&stage), "0123456789abcdef0123456789abcdef0123456789abcdef");
+    let (world, owner) = (container(&stage), &*an_owner());
     let signals = [Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGTERM];
     let names = signals.map(|signal| &signal.as_str()[3..]);
     for verb in [&["run", "job"][..], &["lead", "job"], &["attach", "job", owner]] {

@@ -12,7 +12,7 @@ use tenure_testkit::patience::eventually;
 
 use crate::loss::watchers;
 use crate::stage::{
-    PATIENCE, Process, Stage,
+    PATIENCE, Process, Stage, an_owner,
     files::{BEAT, HOLD},
     process::{is_alive, kill_descendants},
     scaled_ttl,
@@ -103,7 +103,7 @@ fn what_left_the_group_is_waited_for_beside_a_log() {
 #[test]
 fn what_left_the_group_is_stopped_beside_a_sidecar() {
     let stage = Stage::new();
-    let owner = "0123456789abcdef0123456789abcdef0123456789abcdef";
+    let owner = &*an_owner();
     stage.run(&["lock", "job", "--ttl", "30s", "--owner", owner]);
     let attached = ["attach", "job", owner, "--", "sh", "-c", &beater("attached")];
     let entrypoint = Entrypoint::start(&stage, &attached);
@@ -166,7 +166,7 @@ fn the_watcher_ends_what_left_the_group_and_not_the_sidecar() {
 #[test]
 fn a_script_that_exported_the_owner_outlives_a_killed_attach() {
     let stage = Stage::new();
-    let owner = "0123456789abcdef0123456789abcdef0123456789abcdef";
+    let owner = &*an_owner();
     stage.run(&["lock", "job", "--ttl", "9s", "--owner", owner]);
     let mut shell = stage.program("sh");
     let script = "export TENURE_OWNER=$1; sh -c \"$2\" script & exec \"$0\" attach job $1 -- sh -c \"$3\"";

@@ -11,7 +11,7 @@ use nix::unistd::geteuid;
 
 use crate::screen::Screen;
 use crate::stage::{
-    Stage,
+    Stage, an_owner,
     files::{BEAT, ENTER, HOLD},
     process::Process,
 };
@@ -63,7 +63,7 @@ impl World {
 fn a_proc_of_another_pid_namespace_is_refused() {
     let stage = Stage::new();
     stage.run(&["run", "job", "--", "true"]).silent(0);
-    let owner = "0123456789abcdef0123456789abcdef0123456789abcdef";
+    let owner = &*an_owner();
     // It lives until it is told to end.
     let mount = "mkdir -p inner; rm -f made; unshare -pf sh -c 'mount -t proc proc inner; touch made
         while [ -e made ]; do sleep 0.1; done' & until [ -e made ]; do sleep 0.05; done

@@ -114,7 +114,7 @@ fn a_flushed_server_lets_nobody_in_before_the_old_lease_is_over() {
     assert!(stage.entered("second") > end, "the second came in before the first one's lease was over");
 }
 
-/// `ls` and `show` said that a lock is free which nobody could acquire.
+/// `ls` and `show` printed "free" for a lock that no process could acquire.
 #[test]
 fn a_server_that_waits_is_shown_as_one_that_grants_nothing() {
     let mut stage = Stage::on_redis_with("?max_ttl=10m");
@@ -132,7 +132,7 @@ fn a_server_that_waits_is_shown_as_one_that_grants_nothing() {
     assert!(view["closed"]["why"].as_str().unwrap().contains("grants no locks for another"), "{view}");
     let found = stage.run(&["-q", "doctor"]);
     assert!(found.code == 1 && found.out.starts_with("warning: the Redis server may have lost"), "{found:?}");
-    // A server whose wait is over.
+    // The server grants again.
     stage.server().command(&["DEL", "tenure:one"]);
     stage.server().has_waited("tenure:one", "guard=on max_ttl=10m");
     let seen = stage.run(&["show", "job"]);

@@ -69,7 +69,7 @@ fn assert_growing(tokens: &[String]) {
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
 
-/// `ls` and `show` said that a lock is free which nobody could acquire.
+/// `ls` and `show` printed "free" for a lock that no process could acquire.
 #[test]
 fn a_quorum_that_waits_is_shown_as_one_that_grants_nothing() {
     let stage = Stage::on_quorum_with("?max_ttl=10m");

@@ -9,7 +9,7 @@ use tenure_testkit::patience::eventually;
 
 use crate::screen::Screen;
 use crate::stage::{
-    PATIENCE, Process, Stage,
+    PATIENCE, Process, Stage, an_owner,
     files::HOLD,
     process::{Ended, is_alive},
 };
@@ -101,7 +101,7 @@ fn send(stage: &Stage, process: &Process, signal: &str) {
 #[test]
 fn each_signal_goes_on_to_the_command_once() {
     let stage = Stage::new();
-    let owner = "0123456789abcdef0123456789abcdef0123456789abcdef";
+    let owner = &*an_owner();
     for verb in [&["run", "job"][..], &["lead", "job"], &["attach", "job", owner]] {
         if verb[0] == "attach" {
             stage.run(&["lock", "job", "--ttl", "20s", "--owner", owner]).silent(0);

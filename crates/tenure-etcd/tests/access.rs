@@ -211,7 +211,7 @@ async fn a_key_that_is_no_lock_is_named_and_left_alone() {
     assert_eq!(etcd(&server.url("")).list("").await.unwrap(), [], "they are nobody's locks");
 }
 
-/// A place that a newer version wrote is no key of others: nobody is to delete it.
+/// A newer version wrote this place. The error must not advise to delete it.
 #[tokio::test]
 async fn a_place_of_a_newer_version_is_refused() {
     let server = EtcdServer::start();

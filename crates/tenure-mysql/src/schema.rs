@@ -41,10 +41,12 @@ pub(crate) fn columns(schema: Option<&str>, table: &str) -> String {
          (SELECT COUNT(*) FROM (SELECT COUNT(*) AS parts, MAX(LOWER(s.column_name)) AS part, \
          MAX(s.sub_part) AS cut FROM information_schema.statistics AS s WHERE {} AND s.non_unique = 0 \
          GROUP BY s.index_name) AS i WHERE i.parts = 1 AND i.part = 'name' AND i.cut IS NULL) \
-         FROM information_schema.columns AS c JOIN information_schema.tables AS t \
-         ON t.table_schema = c.table_schema AND t.table_name = c.table_name WHERE {} ORDER BY c.ordinal_position",
+         FROM information_schema.columns AS c JOIN information_schema.tables AS t WHERE {} AND {} \
+         ORDER BY c.ordinal_position",
         of(["s.table_schema", "s.table_name"]),
-        of(["c.table_schema", "c.table_name"])
+        of(["c.table_schema", "c.table_name"]),
+        // Said of both: a join on their names makes the server read the definition of every table that it has.
+        of(["t.table_schema", "t.table_name"])
     )
 }
 

@@ -121,6 +121,31 @@ async fn a_row_that_a_stranger_has_locked_costs_one_lease_only() {
     drop(stranger);
 }
 
+/// A connection looks at its own table and reads no definition of the others, however many the server has.
+#[tokio::test]
+async fn other_tables_of_the_server_are_not_read() {
+    let server = MysqlServer::start();
+    player(&server.url(""), "one").enter().await;
+    let read = || -> u64 {
+        let row = server.sql("SHOW GLOBAL STATUS LIKE 'Rows_tmp_read'");
+        row.split_whitespace().last().unwrap().parse().unwrap()
+    };
+    let in_passing = async || {
+        let before = read();
+        let player = player(&server.url(""), "one");
+        assert!(player.backend.inspect(&player.claim.name).await.unwrap().holders.len() == 1);
+        read() - before
+    };
+    let alone = in_passing().await;
+    let tables: String = (0..300).map(|n| format!("CREATE TABLE t{n} (id INT);")).collect();
+    server.sql(&tables);
+    let beside = in_passing().await;
+    assert!(
+        beside < alone + 100,
+        "{alone} rows of the server's descriptions were read alone, and {beside} beside others"
+    );
+}
+
 /// Hazard 56: two claims make the row of a lock behind a stranger's that is rolled back. Each has a lock that the other one wants, and
 /// the server chooses a victim, which tries again.
 #[tokio::test]

@@ -7,10 +7,12 @@ use std::{
 
 /// A client, and the program here that contends with it.
 ///
-/// The program gets its own first words, and then PORT NAME MS PAUSE COUNTER. It connects, prints `ready` and waits for a line. For so
-/// many ms it takes the lock, asking again after 2 ms; is inside for 1 to 5 ms before the eyes of the referee; releases, and pauses for so
-/// many ms. In the end it prints its entries and the violations that it saw. The referee is a counter on the same server, changed over
-/// another connection: who enters adds one and must find 1, who leaves takes one and must find 0.
+/// The program gets its own first words, and then PORT NAME MS PAUSE COUNTER. It connects, prints `ready` and waits for a line. For MS
+/// milliseconds it acquires the lock (it asks again after 2 ms), holds it for 1 to 5 ms, releases it, and sleeps for PAUSE milliseconds.
+/// At the end it prints its entries and the violations that it saw.
+///
+/// The referee is a counter on the same server. A holder adds 1 to it over another connection and must read 1, and before the release
+/// subtracts 1 and must read 0.
 #[derive(Debug)]
 pub(crate) struct Client {
     /// As the page names it.

@@ -138,7 +138,7 @@ impl Contender {
         Ok(seen)
     }
 
-    /// Is inside for so long, before the eyes of the referee.
+    /// Holds the lock for this long. The referee counts the holders.
     async fn visit(&mut self, time: Duration) -> redis::RedisResult<u64> {
         let inside: i64 = self.referee.incr(INSIDE, 1).await?;
         sleep(time).await;

@@ -190,11 +190,9 @@ impl Config {
         if self.ca.is_none() {
             return Err(bad("zookeepers:// needs the certificate of the servers' CA, as in ?ca=/etc/ca.pem"));
         }
-        if self.cert.is_some() != self.key.is_some() {
-            return Err(bad("cert= and key= are needed together"));
-        }
         #[cfg(feature = "tls")]
         {
+            self.identity()?;
             // The driver would panic.
             let is_nameless =
                 |(host, _): &HostPort| rustls::pki_types::ServerName::try_from(&host[..]).is_err();
@@ -237,8 +235,8 @@ impl Config {
 
     /// The client certificate and its key.
     #[cfg(feature = "tls")]
-    pub(crate) fn identity(&self) -> Option<(&std::path::Path, &std::path::Path)> {
-        self.cert.as_deref().zip(self.key.as_deref())
+    pub(crate) fn identity(&self) -> Result<Option<(&std::path::Path, &std::path::Path)>, ConfigError> {
+        tenure_client::tls::pair(("cert", self.cert.as_deref()), ("key", self.key.as_deref()))
     }
 
     /// For people: which servers, without a secret.
@@ -321,8 +319,8 @@ mod tests {
         let c = read("zookeeper://app:pw@h/?sasl=digest-md5");
         assert_eq!((c.sasl, c.access()), (Some(Sasl::DigestMd5), Access::Creator));
         assert_eq!(read(&c.to_url().unwrap()), c);
-        let nobody = Config::from_url("zookeeper://h?sasl=digest-md5").unwrap_err().to_string();
-        assert!(nobody.contains("sasl= needs a user"), "{nobody}");
+        let no_user = Config::from_url("zookeeper://h?sasl=digest-md5").unwrap_err().to_string();
+        assert!(no_user.contains("sasl= needs a user"), "{no_user}");
     }
 
     #[cfg(not(feature = "sasl"))]
@@ -336,7 +334,7 @@ mod tests {
     #[test]
     fn over_tls_the_ca_is_named() {
         let c = read("zookeepers://a,[::1]:6/?ca=/ca.pem&cert=/c&key=/k");
-        assert_eq!((c.tls, c.identity()), (true, Some(("/c".as_ref(), "/k".as_ref()))));
+        assert_eq!((c.tls, c.identity().unwrap()), (true, Some(("/c".as_ref(), "/k".as_ref()))));
         assert_eq!(read(&c.to_url().unwrap()), c);
         for (url, part) in [
             ("zookeepers://h", "?ca="),

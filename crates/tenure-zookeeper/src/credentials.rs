@@ -64,14 +64,15 @@ fn tls_options(config: &Config) -> Result<TlsOptions, BackendError> {
 
     tls::provide();
     // What is wrong with a file is said in the words of all stores.
-    tls::believing(config.ca.as_deref(), "ca", config.identity())?;
+    let identity = config.identity()?;
+    tls::believing(config.ca.as_deref(), "ca", identity)?;
     let read = |path: &Path| fs::read_to_string(path).map_err(|error| error::unreadable(path, error));
     let unusable = |error| error::looked(&config.place_name(), error);
     let mut options = TlsOptions::new();
     if let Some(ca) = &config.ca {
         options = options.with_pem_ca(&read(ca)?).map_err(unusable)?;
     }
-    match config.identity() {
+    match identity {
         Some((cert, key)) => options.with_pem_identity(&read(cert)?, &read(key)?).map_err(unusable),
         None => Ok(options),
     }

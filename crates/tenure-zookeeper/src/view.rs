@@ -33,7 +33,7 @@ pub(crate) async fn inspect(
     session: &EnsembleSession,
     name: &LockName,
 ) -> Result<LockView, BackendError> {
-    // Sent at once, in this order.
+    // Sent immediately, in this order.
     let synced = session.client.sync(&session.config.base);
     let (synced, seen, memo) = join!(synced, look(store, session, name), memo::read(store, session, name));
     synced.map_err(|error| error::looked(&session.place(), error))?;
@@ -50,7 +50,7 @@ async fn look(
 ) -> Result<LockView, BackendError> {
     let lock = store.directory_of(name);
     let looked = |error| error::looked(&session.place(), error);
-    // Sent at once.
+    // Sent immediately.
     let (seen, directory) = join!(session.client.get_children(&lock), session.client.get_data(&lock));
     if directory.is_ok_and(|(data, _)| data.starts_with(NEWER)) {
         return Err(error::newer(&session.place(), &lock));

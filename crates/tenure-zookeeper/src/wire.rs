@@ -48,8 +48,8 @@ mod over_tls {
         host: &str,
         stream: TcpStream,
     ) -> io::Result<TlsStream<TcpStream>> {
-        let settings =
-            tls::believing(config.ca.as_deref(), "ca", config.identity()).map_err(io::Error::other)?;
+        let identity = config.identity().map_err(io::Error::other)?;
+        let settings = tls::believing(config.ca.as_deref(), "ca", identity).map_err(io::Error::other)?;
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
         TlsConnector::from(Arc::new(settings)).connect(name, stream).await
     }

@@ -91,7 +91,7 @@ fn is_newer(error: &BackendError, path: &str) {
     assert!(!words.contains('\n'), "one line: {words}");
 }
 
-/// What a newer version keeps there is refused in one line and left alone, by whoever claims, looks and breaks.
+/// Acquire, `inspect` and `break` refuse the state of a newer version in one line, and do not change it.
 #[tokio::test]
 async fn a_newer_format_is_refused() {
     let server = ZooKeeperServer::start();

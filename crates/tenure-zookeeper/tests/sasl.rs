@@ -13,7 +13,7 @@ fn url(server: &ZooKeeperServer, login: &str) -> String {
     server.url("sasl=digest-md5").replacen("//", &format!("//{login}@"), 1)
 }
 
-/// The nodes belong to the user whom the server knows by SASL, and to nobody else.
+/// The server gives the nodes to the user of the SASL login. No other user can access them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_belongs_to_the_user_of_the_jaas_file() {
     let server = ZooKeeperServer::jaas("app", "s3same");

@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The first program holds and the second waits, each with handles of its own. For a while nobody has the new password.
+/// The first program holds and the second waits, each with handles of its own. Until the file is replaced, neither program has the new password.
 async fn nothing_is_lost(server: &Rotating, pairs: [[Locker; 2]; 2], hand_over: impl FnOnce()) {
     let ttl = Duration::from_secs(6) * stretch();
     let (mut guards, mut waiters) = (Vec::new(), Vec::new());

@@ -30,6 +30,12 @@ use tenure_testkit::{
 
 pub(crate) use process::{Ended, Process};
 
+/// An owner that no other test has. The watcher process of a killed `attach` kills what carries its owner, in the whole session.
+pub(crate) fn an_owner() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    format!("{:032x}{:016x}", now.as_nanos(), std::process::id())
+}
+
 /// How long a test waits for what must come: long, because nobody waits for it unless it does not come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -180,7 +186,7 @@ impl Stage {
     #[cfg(feature = "mysql")]
     pub(crate) fn on_mysql() -> Self {
         let (server, table) = (mysql::shared(), Shared::part().replace('-', "_"));
-        let url = format!("mysql://tenure@{}/tenure?table=t{table}", server.address());
+        let url = format!("mysql://tenure@{}/tenure?table=t{table}&connect_timeout=10s", server.address());
         Self::on(url, server, Duration::from_millis(100))
     }
 

@@ -1,8 +1,8 @@
-//! Three of theirs and three of ours want one lock, and a referee counts who is inside. Theirs come back immediately, or after
-//! 30 ms; nobody notifies ours when theirs release.
+//! Three of theirs and three of ours want one lock, and a referee counts the holders. Theirs come back immediately, or after
+//! 30 ms; no process notifies ours when theirs release. This is the short form of `cargo xtask ring`, in every run of the tests.
 //!
-//! The referee is a counter in Redis beside the lock, changed over other connections than those that lock: whoever enters
-//! adds one and must find 1, whoever leaves takes one and must find 0.
+//! The referee is a counter in Redis beside the lock. A holder adds 1 to it over another connection and must read 1, and before the
+//! release subtracts 1 and must read 0.
 
 use std::{
     sync::{
@@ -165,7 +165,7 @@ async fn rslock_contends(url: String, referee: redis::Client, pause: Duration) -
 }
 
 impl Tally {
-    /// Is inside for 1 to 5 ms, before the eyes of the referee.
+    /// Holds the lock for 1 to 5 ms. The referee counts the holders.
     async fn visit(&mut self, referee: &mut MultiplexedConnection) {
         let inside: i64 = referee.incr(INSIDE, 1).await.unwrap();
         sleep(Duration::from_millis(1 + self.entries % 5)).await;
