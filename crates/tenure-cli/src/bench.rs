@@ -11,7 +11,7 @@ use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use serde::Serialize;
 use tenure::{
     AcquireError, Lock, LockName, Locker, Progress, ReleaseError,
-    backend::{Host, Moment, Timing, TokioHost},
+    backend::{Host, Moment, TokioHost},
 };
 use tokio::task::{JoinSet, yield_now};
 
@@ -105,7 +105,6 @@ type BenchTasks = JoinSet<Result<TaskCounts, Stop>>;
 struct Course {
     lockers: Vec<Locker>,
     prefix: String,
-    ttl: Duration,
     lasts: Duration,
     waiting: Progress,
     /// Where the store is, for messages.
@@ -122,9 +121,8 @@ impl Course {
         let mut bits = [0; 16];
         TokioHost.random(&mut bits);
         let prefix = format!("tenure-bench/{}-{:032x}", std::process::id(), u128::from_be_bytes(bits));
-        let ttl = Timing::DEFAULT_TTL.min(lockers[0].promises().max_ttl);
         let (lasts, waiting, place) = (args.duration, Progress::new(), store::place(global));
-        Ok(Self { lockers, prefix, ttl, lasts, waiting, place })
+        Ok(Self { lockers, prefix, lasts, waiting, place })
     }
 
     /// The kind of store.
@@ -137,7 +135,7 @@ impl Course {
     }
 
     fn lock(&self, locker: usize, name: usize) -> Lock {
-        self.lockers[locker].mutex(self.name(name)).ttl(self.ttl).patience(PATIENCE)
+        self.lockers[locker].mutex(self.name(name)).patience(PATIENCE)
     }
 
     /// Uses every connection once, so that no part measures the opening of a connection.

@@ -2,10 +2,10 @@
 //! measures how fast the store answers and how long this machine pauses, and prints the shortest lease that
 //! tolerates both.
 
-use std::{collections::BTreeSet, io::stdout, time::Duration};
+use std::{cell::Cell, collections::BTreeSet, io::stdout, time::Duration};
 
 use tenure::{
-    Locker,
+    ErrorKind, Locker,
     backend::{Host, Promises, Timing, TokioHost},
     command::shown,
     view::{Adopt, Adoption, Finding, Severity},
@@ -25,7 +25,9 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
         let adopted = adopt(global, args, &locks).await;
         let promises = locks.promises();
         if adopted.is_err() && promises.served_ttl < promises.max_ttl && !global.quiet {
-            exit::warn(&clients_seen(global, &locks).await?);
+            // OK to ignore a failure because the refusal is what must be said.
+            let seen = clients_seen(global, &locks).await;
+            seen.iter().for_each(|seen| exit::warn(seen));
         }
         adopted?;
     }
@@ -95,7 +97,15 @@ async fn adopt(global: &Global, args: &Doctor, locks: &Locker) -> Result<(), Sto
         _ => drop(view::print(what)),
     };
     let question = || Question::new(global, "looking at the record of settings");
-    until_adopted(global.quiet, say, || question().answered(unhandled(), locks.adopt(how))).await
+    let is_begun = Cell::new(false);
+    let adopting = async || match locks.adopt(how).await {
+        // The replicas are adopted, and the settings stay, because the `max_ttl` of this URL is larger.
+        Err(error) if is_begun.get() && error.kind() == ErrorKind::Invalid => {
+            Ok(Adoption::new(Duration::ZERO, error.to_string()))
+        }
+        answer => answer.inspect(|_| is_begun.set(true)),
+    };
+    until_adopted(global.quiet, say, || question().answered(unhandled(), adopting())).await
 }
 
 /// Repeats the call until all is done, but for no longer than three times the wait that the store announced first.

@@ -104,7 +104,6 @@ impl<'a> Started<'a> {
     pub(crate) async fn new(global: &'a Global, task: &'a Task, wanted: LockNames) -> Result<Self, Stop> {
         Scope::check(global.quiet)?;
         let locks = store::connect(global).await?;
-        learn_max_ttl(&locks).await;
         let (ttl, stopping) = task.durations(&locks.promises())?;
         let (every, waited, signals) = (None, Duration::ZERO, Signals::listen_for_command()?);
         Ok(Self { global, task, locks, wanted, every, stopping, ttl, waited, signals })
@@ -117,7 +116,7 @@ impl<'a> Started<'a> {
 
     /// A lock with the settings of the task.
     pub(crate) fn set(&self, lock: Lock) -> Lock {
-        self.task.set(lock, (self.ttl, self.stopping))
+        self.task.set(lock, self.stopping)
     }
 
     /// The same with an interval, if one was named.
@@ -153,11 +152,11 @@ impl<'a> Started<'a> {
     }
 
     async fn acquire(&mut self, budget: Budget, conflict: u8, is_patient: bool) -> Result<Guards, Stop> {
-        let Self { global, task, locks, wanted, ttl, stopping, .. } = self;
+        let Self { global, task, locks, wanted, stopping, .. } = self;
         let began = TokioHost.now();
         let waiting = LockWait::new(global, locks, &*wanted, conflict).of_all(wanted.is_all());
         let waiting = if is_patient { waiting.for_ever() } else { waiting };
-        let set = |lock| task.set(lock, (*ttl, *stopping));
+        let set = |lock| task.set(lock, *stopping);
         let asking = LockRequest { locks, waiting: &waiting, budget };
         let guards = wanted.acquire(asking, set, &mut self.signals).await?;
         self.waited = began.elapsed(TokioHost.now());
@@ -174,6 +173,8 @@ impl<'a> Started<'a> {
         before: impl AsyncFnOnce(&mut Signals) -> Result<(), Stop>,
     ) -> Result<CommandEnd, Stop> {
         let since = TokioHost.now();
+        // While a larger `max_ttl` is rolled out, the default is what the store grants, as it has told by now.
+        (self.ttl, self.stopping) = self.task.durations(&self.locks.promises())?;
         let (first, name) = (self.wanted.first(&guard), self.wanted.held(&guard));
         let (name, place, quiet) = (name.as_str(), store::place(self.global), self.global.quiet);
         let is_verbose = self.global.verbose > 0 && !quiet;
@@ -731,12 +732,16 @@ impl Task {
     }
 
     /// The lock under which it runs, with its settings.
-    fn set(&self, lock: Lock, (ttl, stopping): (Duration, Stopping)) -> Lock {
+    fn set(&self, lock: Lock, stopping: Stopping) -> Lock {
         let ours = tenure::command::this_process();
         let command = self.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
         let command = if self.is_line { first_word(&command) } else { &command };
         let label = Label::new(&ours.host, ours.pid, &ours.user, command);
-        let lock = lock.ttl(ttl).label(label);
+        let lock = lock.label(label);
+        let lock = match self.ttl {
+            Some(ttl) => lock.ttl(ttl.ttl()),
+            None => lock,
+        };
         match self.max_hold {
             // The limit of the command; the time to stop it comes on top.
             Some(max_hold) => lock.max_hold(max_hold.saturating_add(stopping.margin())),
@@ -828,10 +833,3 @@ impl Stopping {
 /// The longest time between two checks of the command and between two messages to the watcher process; a twentieth
 /// of a short ttl.
 const LOOK: Duration = Duration::from_millis(50);
-/// Has a store say which `max_ttl` its clients agreed on, where there is such a setting: the default ttl must not be longer. A
-/// store that does not answer says that where it is asked for more.
-async fn learn_max_ttl(locks: &Locker) {
-    if locks.promises().max_ttl_parameter.is_some() {
-        let _ = tokio::time::timeout(Duration::from_secs(1), locks.inspect("tenure-terms")).await;
-    }
-}

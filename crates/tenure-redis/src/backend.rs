@@ -98,30 +98,14 @@ impl Backend for Redis {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
+        // Even if no server is fit, and will not be for a while.
+        self.allow(claim.ttl, self.config().max_ttl())?;
         let listens = claim.wait != WaitMode::No;
         self.while_fit(listens, |server| self.claim_from(server, claim)).await
     }
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
-        let (session, gate) = match self.renewing().await {
-            Ok(renewing) => renewing,
-            Err(error) => return grants.iter().map(|_| Err(error.clone())).collect(),
-        };
-        if grants.iter().any(|grant| grant.ttl > gate.max_ttl) {
-            // Others have adopted a smaller `max_ttl`: what was granted for longer must end.
-            let allowed: Vec<Grant> =
-                grants.iter().filter(|grant| grant.ttl <= gate.max_ttl).cloned().collect();
-            let mut renewed = Box::pin(self.renew(&allowed)).await.into_iter();
-            let answer = |grant: &Grant| match self.allow(grant.ttl, &gate) {
-                Ok(()) => renewed.next(),
-                Err(error) => Some(Err(error)),
-            };
-            return grants.iter().filter_map(answer).collect();
-        }
-        // In a Cluster every lock has its own slot.
-        let batch = if self.is_cluster() { 1 } else { BATCH };
-        let batches = grants.chunks(batch).map(|batch| self.renew_batch(&session, &gate, batch));
-        join_all(batches).await.into_iter().flatten().collect()
+        self.renew_all(grants, true).await
     }
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
@@ -347,7 +331,7 @@ impl Redis {
         claim: &Claim,
     ) -> Result<Option<ClaimAnswer>, BackendError> {
         claim.asker.must_be_there()?;
-        self.allow(claim.ttl, &gate)?;
+        self.allow(claim.ttl, gate.max_ttl)?;
         let mut reply = ClaimReply::NotPlain;
         let placed = self.placed_behind(claim, &gate, now);
         if placed.is_none() && claim.mode == Mode::Exclusive && !self.contended.is_contended(&claim.name) {
@@ -372,7 +356,8 @@ impl Redis {
                 if let ClaimAnswer::Queued { ahead: 0, retry_after, .. } = &mut *answer
                     && let Some(seen) = foreign
                 {
-                    *retry_after = self.pace_behind(claim, seen, (placed.unwrap_or(now), gate.field), *retry_after);
+                    *retry_after =
+                        self.pace_behind(claim, seen, (placed.unwrap_or(now), gate.field), *retry_after);
                 }
                 Ok(Some(*answer))
             }
@@ -495,17 +480,16 @@ impl Redis {
     }
 
     /// # Errors
-    /// `Invalid` for a lease that is longer than the guard of all clients waits for (H4.5). Only a script that is sent
-    /// with this gate may grant it: the gate is named after the `max_ttl`.
-    fn allow(&self, ttl: Duration, gate: &Gate) -> Result<(), BackendError> {
-        let max = gate.max_ttl;
+    /// `Invalid` for a lease that is longer than the guard of all clients waits for (H4.5). A script is sent with the
+    /// gate of which this is the `max_ttl`: the gate is named after it.
+    fn allow(&self, ttl: Duration, max: Duration) -> Result<(), BackendError> {
         if ttl <= max {
             return Ok(());
         }
         let message = match max < self.config().max_ttl() {
             true => format!(
-                "the record of this Redis server allows a ttl of {max:?} at most; once no client with that max_ttl runs, raise it \
-                 with `tenure doctor --adopt --raise`"
+                "this Redis server grants a ttl of {max:?} at most: its record has that max_ttl. To raise it, once all clients have \
+                 the larger one: `tenure doctor --adopt --raise`"
             ),
             false => format!("redis takes a ttl of {max:?} at most; raise it with ?max_ttl=, everywhere"),
         };
@@ -531,15 +515,49 @@ impl Redis {
         Ok((session, gate))
     }
 
+    /// `checks`: whether to check the server and try again if its settings have changed.
+    async fn renew_all(&self, grants: &[Grant], checks: bool) -> Vec<Result<Renewal, BackendError>> {
+        let (session, gate) = match self.renewing().await {
+            Ok(renewing) => renewing,
+            Err(error) => return all_failed(grants, &error),
+        };
+        if grants.iter().any(|grant| grant.ttl > gate.max_ttl) {
+            // Others have adopted a smaller `max_ttl`: what was granted for longer must end.
+            let allowed: Vec<Grant> =
+                grants.iter().filter(|grant| grant.ttl <= gate.max_ttl).cloned().collect();
+            let mut renewed = Box::pin(self.renew_all(&allowed, checks)).await.into_iter();
+            let answer = |grant: &Grant| match self.allow(grant.ttl, gate.max_ttl) {
+                Ok(()) => renewed.next(),
+                Err(error) => Some(Err(error)),
+            };
+            return grants.iter().filter_map(answer).collect();
+        }
+        // In a Cluster every lock has its own slot.
+        let batch = if self.is_cluster() { 1 } else { BATCH };
+        let batches = grants.chunks(batch).map(|batch| self.renew_batch(&session, &gate, batch, checks));
+        join_all(batches).await.into_iter().flatten().collect()
+    }
+
     async fn renew_batch(
         &self,
         session: &RedisSession,
         gate: &Gate,
         grants: &[Grant],
+        checks: bool,
     ) -> Vec<Result<Renewal, BackendError>> {
         let plain = match self.renew_plain(session, gate, grants).await {
-            Ok(plain) => plain,
-            Err(error) => return grants.iter().map(|_| Err(error.clone())).collect(),
+            Ok(Some(plain)) => plain,
+            Ok(None) => {
+                return match session.health.check_again().await {
+                    Ok(()) if checks => Box::pin(self.renew_all(grants, false)).await,
+                    Ok(()) => {
+                        let now = self.sessions.host().now();
+                        all_failed(grants, &session.health.fitness().refusal(&session.place, now))
+                    }
+                    Err(error) => all_failed(grants, &error),
+                };
+            }
+            Err(error) => return all_failed(grants, &error),
         };
         // A future for each of hundreds that are renewed already would cost more than they did.
         let rest = grants.iter().zip(&plain).filter(|(_, is_renewed)| !**is_renewed);
@@ -548,13 +566,14 @@ impl Redis {
         plain.into_iter().filter_map(answer).collect()
     }
 
-    /// Renews up to a batch of exclusive leases; `false` for those that need a closer look.
+    /// Renews up to a batch of exclusive leases; `false` for those that need a closer look. `None`: the settings have
+    /// changed.
     async fn renew_plain(
         &self,
         session: &RedisSession,
         gate: &Gate,
         grants: &[Grant],
-    ) -> Result<Vec<bool>, BackendError> {
+    ) -> Result<Option<Vec<bool>>, BackendError> {
         let locks: Result<Vec<String>, _> =
             grants.iter().map(|g| self.keys(&g.name).map(|keys| keys.lock)).collect();
         let locks = locks?;
@@ -576,13 +595,9 @@ impl Redis {
         let answer = session.ask(script, &call).await?;
         match answer {
             Value::Array(items) if items.len() == grants.len() => {
-                Ok(items.iter().map(|item| number(item) == Some(1)).collect())
+                Ok(Some(items.iter().map(|item| number(item) == Some(1)).collect()))
             }
-            Value::Int(-1) => {
-                // The check says which settings others have adopted.
-                session.health.check_again().await?;
-                Err(session.health.fitness().refusal(&session.place, self.sessions.host().now()))
-            }
+            Value::Int(-1) => Ok(None),
             Value::Int(-2) => {
                 // What is still there is renewed: it was granted, and no lease is forgotten by keeping it.
                 self.close(session, gate).await?;
@@ -695,6 +710,10 @@ impl Redis {
         let error = BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message.to_owned());
         Err(error.with("redis", self.config().place_name()))
     }
+}
+
+fn all_failed(grants: &[Grant], error: &BackendError) -> Vec<Result<Renewal, BackendError>> {
+    grants.iter().map(|_| Err(error.clone())).collect()
 }
 
 fn broken_holders(mut reply: Reply) -> Option<Vec<HolderView>> {

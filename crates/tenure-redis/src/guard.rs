@@ -132,6 +132,12 @@ impl ServerRecord {
         (settings.contains("guard=on") && !settings.starts_with(NEWER)).then(|| max_ttl_of(settings))
     }
 
+    /// The longest lease that there may be under it: while settings are adopted, leases of the old ones live.
+    pub(crate) fn longest_lease(&self) -> Option<Duration> {
+        let old = self.next.as_ref().map(|_| max_ttl_of(&self.settings));
+        self.max_ttl().max(old)
+    }
+
     /// What is left of its wait. A client with a smaller `max_ttl` than that of the one that wrote it shortens nothing: a
     /// lease may be that long, and the counter stands on the end of the wait, ahead of the clock until then.
     fn left(&self, now: Duration) -> Duration {
@@ -459,23 +465,28 @@ pub(crate) fn adopt(
     let is_alone = is_alone(facts.now, facts.acked, record.and_then(|record| record.acked));
     let is_on = terms.mode == GuardMode::On;
     let is_shorter = is_on && record.and_then(ServerRecord::max_ttl).is_some_and(|it| it < terms.max_ttl);
+    // The replicas alone are adopted then, and the settings stay.
+    let is_served = is_alone && record.is_some_and(|it| terms.max_ttl_in(it).is_some());
     let decision = match adopt {
         _ if !facts.is_master => decide(terms, facts, record),
         Adopt::LargerMaxTtl if is_shorter => mismatch(terms, record),
-        // The replicas alone are adopted, and the settings stay.
-        Adopt::Settings if is_shorter && !is_alone => return raise(terms, record),
+        Adopt::Settings if is_shorter && !is_served => return raise(terms, record),
         _ => decide(terms, facts, record),
     };
     let adopting = |next, acked| {
         let settings = record.map_or_else(|| terms.to_string(), |record| record.settings.clone());
         let now = facts.now;
-        // An open record of this process bounds all leases. Another one may be older than some of them.
+        // An open record of this process bounds all leases, and the master before it has stopped. Another one may be
+        // older than some of them.
         let is_current = record.is_some_and(|it| it.is_open && is_of_this_history(it, facts));
-        let longest = if is_current { Duration::ZERO } else { longest_lease(terms, facts, record) };
+        let (longest, lingers) = match is_current {
+            true => (Duration::ZERO, Duration::ZERO),
+            false => (longest_lease(terms, facts, record), lingering(terms, facts)),
+        };
         let longest = longest.max(max_ttl_of(&settings));
-        let quiet = lingering(terms, facts).max(record.map_or(Duration::ZERO, |record| record.quiet(now)));
+        let quiet = lingers.max(record.map_or(Duration::ZERO, |record| record.quiet(now)));
         let left = record.map_or(Duration::ZERO, |record| record.left(now));
-        let wait = left.max(longest + lingering(terms, facts));
+        let wait = left.max(longest + lingers);
         Decision::Write { why: Why::Adopting, wait, quiet, settings, next, acked }
     };
     match decision {

@@ -141,7 +141,8 @@ fn what_is_known_of_the_replicas_is_kept_by_all_but_a_promoted_server() {
 fn adopting_takes_the_replicas_that_are_there_for_all_there_are() {
     let lonely = ServerRecord { acked: Some(NOW - MAX), ..record() };
     let settings = terms(GuardMode::On).to_string();
-    let adopted = Decision::Write { why: Why::Adopting, wait: MAX, quiet: NONE, settings, next: None, acked: None };
+    let adopted =
+        Decision::Write { why: Why::Adopting, wait: MAX, quiet: NONE, settings, next: None, acked: None };
     assert_eq!(adopt(&terms(GuardMode::On), &facts(), Some(&lonely), Adopt::Settings), adopted);
     let with_one = ServerFacts { acked: Some(NOW), ..facts() };
     assert_eq!(adopt(&terms(GuardMode::On), &with_one, Some(&lonely), Adopt::Settings), Decision::Open);
@@ -362,12 +363,38 @@ fn a_larger_max_ttl_is_adopted_only_on_purpose() {
             }
         }
     }
-    // A master that stands alone is adopted as it is.
+    // A master that stands alone is adopted as it is, unless something else differs too.
     let lonely = ServerRecord { acked: Some(NOW - 2 * GRACE), ..record() };
+    let refused = adopt(&another, &facts(), Some(&lonely), Adopt::Settings);
+    assert!(matches!(refused, Decision::Refuse(ClientRefusal::Raise { .. })), "{refused:?}");
     match adopt(&larger(), &facts(), Some(&lonely), Adopt::Settings) {
         Decision::Write { settings, next, .. } => assert_eq!((settings, next), (lonely.settings, None)),
         other => panic!("{other:?}"),
     }
+}
+
+/// L5: a server that was promoted long ago keeps that history. The master before it has stopped, and a raise ends no lease.
+#[test]
+fn a_raise_long_after_a_fail_over_ends_no_lease() {
+    for facts in [ServerFacts { is_promoted: true, ..facts() }, ServerFacts { backlog_ttl: None, ..facts() }]
+    {
+        let raised = adopt(&larger(), &facts, Some(&record()), Adopt::LargerMaxTtl);
+        assert_eq!(renewals_wait(&facts, Some(&record()), &raised), NONE);
+        assert!(matches!(raised, Decision::Write { wait, .. } if wait == MAX), "{raised:?}");
+    }
+}
+
+/// L1: while a smaller `max_ttl` is adopted, leases of the larger one live.
+#[test]
+fn a_record_whose_settings_are_being_adopted_allows_the_leases_of_both() {
+    let lowering = ServerRecord {
+        settings: larger().to_string(),
+        next: Some(terms(GuardMode::On).to_string()),
+        is_open: false,
+        ..record()
+    };
+    assert_eq!((lowering.max_ttl(), lowering.longest_lease()), (Some(MAX), Some(3 * MAX)));
+    assert_eq!(record().longest_lease(), Some(MAX));
 }
 
 /// L2: a client with a smaller `max_ttl` does not shorten a wait that one with a larger one has written: the counter waits on its end.
@@ -486,7 +513,8 @@ fn adopting_waits_for_the_longest_lease_of_either_settings() {
 #[test]
 fn no_fail_over_shortens_a_wait_that_another_client_wrote() {
     let wait = 3 * MAX + LINGER;
-    let written = ServerRecord { run_id: "before".into(), ready: NOW + wait, wait, is_open: false, ..record() };
+    let written =
+        ServerRecord { run_id: "before".into(), ready: NOW + wait, wait, is_open: false, ..record() };
     let promoted = ServerFacts { is_promoted: true, ..facts() };
     waits(GuardMode::On, &promoted, Some(&written), (Why::Promoted, wait));
     let alone = ServerRecord { acked: Some(NOW - 2 * GRACE), ..written };

@@ -388,7 +388,8 @@ impl World {
 /// How many worlds there are, or that L1 breaks in one.
 fn explore(rules: &Rules) -> Result<usize, ()> {
     let client = Client { claims: 1, served: rules.are_known.then_some(TICKS), ..Client::default() };
-    let record = Some(Entry { run: 1, replid: 2, wait: 0, is_open: true, max: rules.recorded, acked: Some(0) });
+    let record =
+        Some(Entry { run: 1, replid: 2, wait: 0, is_open: true, max: rules.recorded, acked: Some(0) });
     let main = Server {
         run: 1,
         replid: 2,
@@ -480,7 +481,9 @@ fn no_guard(terms: &Terms, facts: &ServerFacts, _: Option<&ServerRecord>) -> Dec
 
 fn backlog_clears_a_wait(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
     match decide(terms, facts, record) {
-        Decision::Write { why: Why::BacklogOver, settings, .. } => write(Why::BacklogOver, NONE, NONE, settings),
+        Decision::Write { why: Why::BacklogOver, settings, .. } => {
+            write(Why::BacklogOver, NONE, NONE, settings)
+        }
         other => other,
     }
 }
@@ -488,7 +491,9 @@ fn backlog_clears_a_wait(terms: &Terms, facts: &ServerFacts, record: Option<&Ser
 /// The rule before: the old master is over when the new one begins.
 fn no_demotion_wait(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
     match decide(terms, facts, record) {
-        Decision::Write { why: Why::Promoted, settings, .. } => write(Why::Promoted, terms.max_ttl, NONE, settings),
+        Decision::Write { why: Why::Promoted, settings, .. } => {
+            write(Why::Promoted, terms.max_ttl, NONE, settings)
+        }
         other => other,
     }
 }

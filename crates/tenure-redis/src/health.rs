@@ -260,10 +260,11 @@ impl HealthState {
 
     async fn checked(shared: &RedisShared, connection: &Connection) -> Result<Self, BackendError> {
         let asked = shared.host.now();
-        let Judged { fitness, max_ttl } = if shared.config.is_cluster() {
-            Judged { fitness: Fitness::always(), max_ttl: shared.config.max_ttl() }
+        let (fitness, max_ttl) = if shared.config.is_cluster() {
+            (Fitness::always(), shared.config.max_ttl())
         } else {
-            judge_by(shared, &connection.wire, &connection.place, guard::decide).await?
+            let judged = judge_by(shared, &connection.wire, &connection.place, guard::decide).await?;
+            (judged.fitness, judged.max_ttl)
         };
         let is_fit = matches!(fitness, Fitness::Fit(_));
         Ok(Self { fitness, max_ttl, looked: is_fit.then_some(asked) })
@@ -343,14 +344,15 @@ pub(crate) async fn adopt(
     place: &str,
     adopt: Adopt,
 ) -> Result<Adoption, BackendError> {
-    let terms = Terms::of(&shared.config);
     let rule = |terms: &_, facts: &_, record: Option<&_>| guard::adopt(terms, facts, record, adopt);
-    let (wait, what) = match judge_by(shared, wire, place, rule).await?.fitness {
+    let judged = judge_by(shared, wire, place, rule).await?;
+    let asked_for = judged.asked_for;
+    let (wait, what) = match judged.fitness {
         Fitness::Unfit { until, .. } => (
             until.remaining(shared.host.now()),
-            format!("grants nothing until the leases of the old settings have expired, then {terms}"),
+            format!("grants nothing until the leases of before have expired, then {asked_for}"),
         ),
-        _ => (Duration::ZERO, format!("the record says {terms}")),
+        _ => (Duration::ZERO, format!("the record says {asked_for}")),
     };
     Ok(Adoption::new(wait, format!("{place}: {what}")))
 }
@@ -360,6 +362,8 @@ struct Judged {
     fitness: Fitness,
     /// The longest lease that the server grants to this client.
     max_ttl: Duration,
+    /// The settings that the record asks for now.
+    asked_for: String,
 }
 
 async fn judge_by(
@@ -376,7 +380,11 @@ async fn judge_by(
         let decision = rule(&terms, facts, record);
         let refused_for = renewals_wait(facts, record, &decision);
         let served = terms.served(facts, record).unwrap_or(terms);
-        let judged = |fitness| Ok(Judged { fitness, max_ttl: served.max_ttl });
+        let asked_for = match &decision {
+            Decision::Write { settings, next, .. } => next.clone().unwrap_or_else(|| settings.clone()),
+            _ => served.to_string(),
+        };
+        let judged = |fitness| Ok(Judged { fitness, max_ttl: served.max_ttl, asked_for });
         let unfit = |why, from: Moment, wait| Fitness::Unfit {
             why,
             until: from + wait,
@@ -397,6 +405,9 @@ async fn judge_by(
                 let update = RecordUpdate { wait, quiet, settings: &settings, next: next.as_deref(), acked };
                 if !write(shared, wire, place, &reading, &gate, update).await? {
                     continue;
+                }
+                if record.is_none() && served.max_ttl < terms.max_ttl {
+                    tracing::warn!(%place, %settings, "a Redis server lost its record: written with the max_ttl of before");
                 }
                 if wait.is_zero() {
                     tracing::info!(%place, %why, "a Redis server may grant");
@@ -444,8 +455,8 @@ fn refused(place: &str, refusal: &ClientRefusal) -> BackendError {
         ClientRefusal::Mismatch { theirs, ours } => (
             ErrorKind::Invalid,
             format!(
-                "this Redis server is used with {theirs}, and this client has {ours}, of which a larger max_ttl alone would be \
-                 served; make them equal everywhere, or have the server adopt these with `tenure doctor --adopt`"
+                "this Redis server is used with {theirs}, and this client has {ours}; make them equal everywhere (only max_ttl may \
+                 be larger), or have the server adopt these with `tenure doctor --adopt`"
             ),
         ),
     };

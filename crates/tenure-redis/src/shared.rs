@@ -101,7 +101,7 @@ impl ServerHistory {
     }
 
     fn read(&mut self, terms: &Terms, record: &ServerRecord) {
-        self.longest = self.longest.max(record.max_ttl().filter(|theirs| *theirs > terms.max_ttl));
+        self.longest = self.longest.max(record.longest_lease().filter(|theirs| *theirs > terms.max_ttl));
         self.served = terms.max_ttl_in(record).filter(|theirs| *theirs <= terms.max_ttl).or(self.served);
     }
 
@@ -123,6 +123,31 @@ impl ServerHistory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::GuardMode;
+
+    /// L1: the server loses its data while a smaller `max_ttl` is adopted. A client with the smaller one has seen the larger
+    /// one, and waits for it.
+    #[test]
+    fn a_client_remembers_the_larger_max_ttl_while_its_own_is_adopted() {
+        let [small, large] = [1, 3].map(Duration::from_secs);
+        let terms = |max_ttl| Terms { mode: GuardMode::On, max_ttl, db: 0, quorum: None };
+        let lowering = ServerRecord {
+            run_id: "run".into(),
+            replid: "history".into(),
+            ready: large,
+            wait: large,
+            renews: Duration::ZERO,
+            settings: terms(large).to_string(),
+            next: Some(terms(small).to_string()),
+            acked: None,
+            is_open: false,
+        };
+        let mut history = ServerHistory::default();
+        history.read(&terms(small), &lowering);
+        assert_eq!((history.served, history.longest), (Some(small), Some(large)));
+        history.found_fit("run");
+        assert_eq!(history.longest, None);
+    }
 
     /// L1: what one run granted says nothing of another one, and a smaller token takes nothing back.
     #[test]

@@ -6,8 +6,8 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use tenure_core::{
-    Absent, Adopt, Adoption, Asker, Audience, Backend, BackendError, BackendHandle, BoxFuture, BreakScope, Claim,
-    ClaimAnswer, ErrorKind, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo,
+    Absent, Adopt, Adoption, Asker, Audience, Backend, BackendError, BackendHandle, BoxFuture, BreakScope,
+    Claim, ClaimAnswer, ErrorKind, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo,
     Minting, Mode, Moment, Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Released,
     Renewal, Restart, Severity, Sharing, WaitMode, WakeStream,
 };
@@ -129,6 +129,8 @@ impl<N: QuorumNode> Redlock<N> {
 impl<N: QuorumNode> Backend for Redlock<N> {
     fn promises(&self) -> Promises {
         let mut promises = self.quorum.members[0].node.promises();
+        let served = self.quorum.members.iter().map(|member| member.node.promises().served_ttl);
+        promises.served_ttl = served.min().unwrap_or(promises.served_ttl);
         promises.backend = "redlock";
         promises.sharing = Sharing::Slots { most: SLOTS_MAX };
         promises.order = Order::Any;
@@ -281,7 +283,8 @@ impl<N: QuorumNode> Backend for Redlock<N> {
     }
 
     async fn adopt(&self, adopt: Adopt) -> Result<Adoption, BackendError> {
-        let answers = self.quorum.ask_all(QUESTION, |node| async move { node.adopt(adopt).await }, |_| {}).await;
+        let answers =
+            self.quorum.ask_all(QUESTION, |node| async move { node.adopt(adopt).await }, |_| {}).await;
         let (done, failed): (Vec<_>, Vec<_>) = answers.into_iter().flatten().partition(Result::is_ok);
         let done: Vec<Adoption> = done.into_iter().filter_map(Result::ok).collect();
         // A node that keeps the old settings refuses every client with the new ones.

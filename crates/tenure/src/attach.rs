@@ -54,7 +54,14 @@ impl Lock {
             if promises.end == EndOfGrant::Session {
                 return Err(ConfigError::EndsWithProcess { backend: promises.backend }.into());
             }
-            let lease = attach(engine, request, owner).await?;
+            let began = engine.host.now();
+            let lease = match attach(engine, request.clone(), owner).await {
+                Err(error) => match request.shortened(engine, began, &error) {
+                    Some(shorter) => attach(engine, shorter, owner).await?,
+                    None => return Err(error),
+                },
+                Ok(lease) => lease,
+            };
             Ok(Guard::new(engine.clone(), lease))
         }
     }

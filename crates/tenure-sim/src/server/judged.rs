@@ -119,8 +119,17 @@ impl Node {
                 let ready = Duration::from_millis(time / 1000 + wait_ms);
                 let renews = Duration::from_millis(time / 1000) + quiet;
                 let ServerFacts { run_id, replid, .. } = facts;
-                self.data.record =
-                    Some(ServerRecord { run_id, replid, ready, wait, renews, settings, next, acked, is_open });
+                self.data.record = Some(ServerRecord {
+                    run_id,
+                    replid,
+                    ready,
+                    wait,
+                    renews,
+                    settings,
+                    next,
+                    acked,
+                    is_open,
+                });
                 self.data.open = is_open.then(|| gate.clone());
                 checked(if is_open { Ok(gate) } else { Err(wait) })
             }

@@ -11,7 +11,8 @@ use std::{
 };
 
 use tenure_core::{
-    Asker, Audience, BoxFuture, Claim, ClaimAnswer, LockName, Mode, Moment, OwnerId, Timing, WaitMode,
+    Asker, Audience, BoxFuture, Claim, ClaimAnswer, ErrorKind, LockName, Mode, Moment, OwnerId, Timing,
+    WaitMode,
 };
 use tracing::{Instrument, field};
 
@@ -32,6 +33,7 @@ use crate::{
 };
 
 /// The lock to acquire, and the options.
+#[derive(Clone)]
 pub(crate) struct AcquireRequest<'a> {
     pub(crate) name: &'a LockName,
     pub(crate) mode: Mode,
@@ -39,6 +41,20 @@ pub(crate) struct AcquireRequest<'a> {
     /// How long to wait: zero asks once, `None` waits indefinitely.
     pub(crate) budget: Option<Duration>,
     pub(crate) options: &'a Options,
+}
+
+impl AcquireRequest<'_> {
+    /// The same with the longest ttl that the store grants, if the default one was refused as too long. How long that
+    /// is may differ from the URL while a larger `max_ttl` is rolled out, and only an answer of the store tells.
+    pub(crate) fn shortened(&self, engine: &Engine, began: Moment, error: &AcquireError) -> Option<Self> {
+        let is_refused = matches!(error, AcquireError::Store(error) if error.kind() == ErrorKind::Invalid);
+        let ttl = engine.backend.promises().default_ttl();
+        if !is_refused || self.options.ttl.is_some() || ttl >= self.timing.ttl() {
+            return None;
+        }
+        let left = |budget: Duration| budget.saturating_sub(began.elapsed(engine.host.now()));
+        Some(Self { timing: Timing::new(ttl).ok()?, budget: self.budget.map(left), ..self.clone() })
+    }
 }
 
 /// Waits for a lock. When the future is dropped, everything it left in the store is released in the background
@@ -51,7 +67,14 @@ pub(crate) async fn acquire(
     let record = engine.telemetry().acquire(request.name, request.mode, &*engine.host);
     let span = record.span.clone();
     let acquiring = async move {
-        let answer = drive(engine, request, &record).await;
+        let began = engine.host.now();
+        let mut answer = drive(engine, request.clone(), &record).await;
+        if let Err(error) = &answer
+            && let Some(shorter) = request.shortened(engine, began, error)
+        {
+            // Rare.
+            answer = Box::pin(drive(engine, shorter, &record)).await;
+        }
         record.end(&answer);
         answer
     };
