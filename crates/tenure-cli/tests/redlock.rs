@@ -380,7 +380,7 @@ fn clients_that_count_other_nodes_are_refused_and_both_are_named() {
         ended.complained(69, theirs);
     };
     refused(&quorum_url(&stage.nodes()[..3], GUARDED), "quorum=3 guard=on max_ttl=2s");
-    refused(&quorum_url(stage.nodes(), "?max_ttl=5s"), "quorum=5 guard=on max_ttl=5s");
+    refused(&quorum_url(stage.nodes(), "?max_ttl=1s"), "quorum=5 guard=on max_ttl=1s");
     assert!(!stage.path("ran").exists());
 }
 

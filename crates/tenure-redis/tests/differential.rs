@@ -177,7 +177,8 @@ impl Pair {
         let (gate, record) = (self.gate(), self.record());
         let counter = self.raw(&["HGET", record, &gate]).text();
         let ready = (self.now + CLOSED_FOR).as_millis().to_string();
-        self.raw(&["HSET", record, "ready", &ready, "token", &counter]);
+        let wait = CLOSED_FOR.as_millis().to_string();
+        self.raw(&["HSET", record, "ready", &ready, "wait", &wait, "token", &counter]);
         self.raw(&["HDEL", record, &gate]);
         self.is_open = false;
     }
