@@ -32,6 +32,8 @@ struct World {
     clients: [Client; 2],
     ids: u8,
     faults: u8,
+    /// How often somebody may yet have settings adopted.
+    adoptions: u8,
     age: u8,
 }
 
@@ -64,6 +66,8 @@ struct Entry {
     is_open: bool,
     /// Its `max_ttl`.
     max: u8,
+    /// That which is being adopted.
+    next: Option<u8>,
     /// Ticks since a replica acknowledged.
     acked: Option<u8>,
 }
@@ -100,12 +104,29 @@ struct Rules {
     are_known: bool,
     /// A client takes leases of its own `max_ttl`, whatever the record allows.
     takes_its_own: bool,
+    /// What the first client has adopted, once.
+    adopts: Option<Adopt>,
+    /// The smaller one is being adopted from the start, while the second client holds; the first has just looked.
+    is_under_way: bool,
+    /// A client forgets the settings that are being replaced.
+    forgets_the_old: bool,
 }
 
 impl Rules {
     fn of(decide: Rule, looks: bool) -> Self {
         let max = [TICKS; 2];
-        Self { decide, looks, faults: 2, max, recorded: TICKS, are_known: false, takes_its_own: false }
+        Self {
+            decide,
+            looks,
+            faults: 2,
+            max,
+            recorded: TICKS,
+            are_known: false,
+            takes_its_own: false,
+            adopts: None,
+            is_under_way: false,
+            forgets_the_old: false,
+        }
     }
 }
 
@@ -162,16 +183,15 @@ impl Server {
             wait: TICK * u32::from(it.wait),
             renews: NONE,
             settings: terms(it.max).to_string(),
-            next: None,
+            next: it.next.map(|max| terms(max).to_string()),
             acked: it.acked.map(ago),
             is_open: it.is_open,
         })
     }
 
-    fn write(&mut self, (wait, max): (u8, u8), acked: Option<Duration>) {
-        let acked = acked.map(|at| ticks(NOW - at));
-        self.data.record =
-            Some(Entry { run: self.run, replid: self.replid, wait, is_open: wait == 0, max, acked });
+    fn write(&mut self, wait: u8, (max, next): (u8, Option<u8>), acked: Option<Duration>) {
+        let (run, replid, acked) = (self.run, self.replid, acked.map(|at| ticks(NOW - at)));
+        self.data.record = Some(Entry { run, replid, wait, is_open: wait == 0, max, next, acked });
     }
 
     fn tick(&mut self) {
@@ -199,8 +219,14 @@ impl World {
         if is_beside { self.beside.as_mut() } else { Some(&mut self.main) }
     }
 
-    /// A client that asks a Sentinel knows what became of the old master; others do not.
-    fn check(&self, rules: &Rules, who: usize, is_beside: bool, asks_sentinel: bool) -> Option<Self> {
+    /// A client that asks a Sentinel knows what became of the old master; others do not. One that adopts closes the gate.
+    fn check(
+        &self,
+        rules: &Rules,
+        who: usize,
+        (is_beside, asks_sentinel): (bool, bool),
+        adopts: Option<Adopt>,
+    ) -> Option<Self> {
         let terms = terms(rules.max[who]);
         let mut next = self.clone();
         let client = &mut next.clients[who];
@@ -218,22 +244,29 @@ impl World {
             moved = Some(TICK * u32::from(since));
         }
         let record = server.record();
-        if let Some(theirs) = record.as_ref().and_then(ServerRecord::max_ttl).map(ticks) {
-            if theirs <= rules.max[who] {
-                client.served = Some(theirs);
-            } else {
-                client.longest = client.longest.max(Some(theirs));
-            }
-        }
+        let seen = if rules.forgets_the_old { ServerRecord::max_ttl } else { ServerRecord::longest_lease };
+        let longest = record.as_ref().and_then(seen).map(ticks);
+        client.longest = client.longest.max(longest.filter(|longest| *longest > rules.max[who]));
+        let asked_for = record.as_ref().and_then(ServerRecord::max_ttl).map(ticks);
+        client.served = asked_for.filter(|theirs| *theirs <= rules.max[who]).or(client.served);
         let mut facts = server.facts(predecessor, moved);
         facts.served = client.served.map(|it| TICK * u32::from(it));
         facts.longest = client.longest.map(|it| TICK * u32::from(it));
         let served = terms.served(&facts, record.as_ref());
         let served = served.map_or(rules.max[who], |served| ticks(served.max_ttl));
-        match (rules.decide)(&terms, &facts, record.as_ref()) {
-            Decision::Write { wait, acked, .. } => {
+        let decision = match adopts {
+            Some(how) => adopt(&terms, &facts, record.as_ref(), how),
+            None => (rules.decide)(&terms, &facts, record.as_ref()),
+        };
+        match decision {
+            Decision::Write { wait, settings, next: adopting, acked, .. } => {
                 let wait = ticks(wait);
-                next.server(is_beside)?.write((wait, served), acked);
+                let max = |settings: &str| match settings.starts_with("guard=off") {
+                    true => served,
+                    false => ticks(max_ttl_of(settings)),
+                };
+                let settings = (max(&settings), adopting.as_deref().map(max));
+                next.server(is_beside)?.write(wait, settings, acked);
                 if wait > 0 {
                     return Some(next);
                 }
@@ -352,7 +385,7 @@ impl World {
         if self.clients.iter().all(|client| client.seen == self.main.run) {
             fault(&|w| {
                 w.is_led_elsewhere(Data::default());
-                w.main.write((0, TICKS), None);
+                w.main.write(0, (TICKS, None), None);
             });
         }
         out
@@ -365,9 +398,9 @@ impl World {
         }
         for who in 0..2 {
             for is_beside in [false, true] {
-                out.extend(self.check(rules, who, is_beside, false));
+                out.extend(self.check(rules, who, (is_beside, false), None));
                 if self.main.is_watched && !is_beside {
-                    out.extend(self.check(rules, who, is_beside, true));
+                    out.extend(self.check(rules, who, (is_beside, true), None));
                 }
                 if let Some(claimed) = self.claim(rules, who, is_beside) {
                     out.push(claimed?);
@@ -381,15 +414,25 @@ impl World {
         if self.faults > 0 {
             out.extend(self.faults());
         }
+        if rules.adopts.is_some() && self.adoptions > 0 {
+            let adopting = Self { adoptions: self.adoptions - 1, ..self.clone() };
+            out.extend(adopting.check(rules, 0, (false, false), rules.adopts));
+        }
         Ok(out)
     }
 }
 
 /// How many worlds there are, or that L1 breaks in one.
 fn explore(rules: &Rules) -> Result<usize, ()> {
-    let client = Client { claims: 1, served: rules.are_known.then_some(TICKS), ..Client::default() };
-    let record =
-        Some(Entry { run: 1, replid: 2, wait: 0, is_open: true, max: rules.recorded, acked: Some(0) });
+    // They have seen the record before.
+    let client = |max: u8| Client {
+        claims: 1,
+        served: Some(rules.recorded).filter(|recorded| rules.are_known && *recorded <= max),
+        longest: Some(rules.recorded).filter(|recorded| rules.are_known && *recorded > max),
+        ..Client::default()
+    };
+    let (max, next) = (rules.recorded, None);
+    let record = Some(Entry { run: 1, replid: 2, wait: 0, is_open: true, max, next, acked: Some(0) });
     let main = Server {
         run: 1,
         replid: 2,
@@ -400,15 +443,22 @@ fn explore(rules: &Rules) -> Result<usize, ()> {
         is_strange: false,
         data: Data { lock: None, record },
     };
-    let first = World {
+    let mut first = World {
         main,
         beside: None,
         copy: Data::default(),
-        clients: [client.clone(), client],
+        clients: rules.max.map(client),
         ids: 3,
         faults: rules.faults,
+        adoptions: 1,
         age: 0,
     };
+    if rules.is_under_way {
+        first.main.write(LARGER, (LARGER, Some(TICKS)), Some(NOW));
+        first.main.data.lock = Some((1, LARGER));
+        first.clients[1].believes = LARGER;
+        first = first.check(rules, 0, (false, false), None).expect("it waits");
+    }
     let (mut seen, mut open) = (HashSet::from([first.clone()]), VecDeque::from([first]));
     while let Some(world) = open.pop_front() {
         for next in world.next(rules)? {
@@ -443,13 +493,30 @@ fn no_history_lets_two_in_while_a_larger_max_ttl_is_rolled_out() {
     }
 }
 
+/// L1: in every history of one fault, while a larger `max_ttl` is adopted that all clients have, or a smaller one that one of them has.
+#[test]
+fn no_history_lets_two_in_while_another_max_ttl_is_adopted() {
+    let base = || Rules { faults: 1, are_known: true, ..Rules::of(decide, true) };
+    let raise = Rules { max: [LARGER; 2], adopts: Some(Adopt::LargerMaxTtl), ..base() };
+    let lower = || {
+        let (max, recorded) = ([TICKS, LARGER], LARGER);
+        Rules { max, recorded, adopts: Some(Adopt::Settings), ..base() }
+    };
+    for rules in [raise, lower()] {
+        let worlds = explore(&rules).expect("L1 broke");
+        assert!(worlds > 2_000, "only {worlds} worlds were looked at");
+    }
+    let under_way = || Rules { is_under_way: true, are_known: false, ..lower() };
+    explore(&under_way()).expect("L1 broke");
+    let forgetful = Rules { forgets_the_old: true, ..under_way() };
+    assert!(explore(&forgetful).is_err(), "the longer leases were forgotten, and the model did not notice");
+}
+
 /// What A3 leaves out: a record with the larger `max_ttl` is lost before a client with the smaller one has seen it.
 #[test]
 fn a_client_that_did_not_see_the_larger_max_ttl_waits_too_short() {
-    for (recorded, faults) in [(TICKS, 2), (LARGER, 1)] {
-        let rules = Rules { max: [TICKS, LARGER], recorded, faults, ..Rules::of(decide, true) };
-        assert!(explore(&rules).is_err(), "{recorded} ticks in the record");
-    }
+    let rules = Rules { max: [TICKS, LARGER], recorded: LARGER, faults: 1, ..Rules::of(decide, true) };
+    assert!(explore(&rules).is_err());
 }
 
 // The rules of the guard taken wrongly: each lets two in somewhere in the small world.
