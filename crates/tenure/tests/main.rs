@@ -62,6 +62,8 @@ mod redis_stage;
 mod redis_waiting;
 mod releases;
 mod renewals;
+#[cfg(all(feature = "redis", feature = "redlock"))]
+mod rollout;
 #[cfg(all(feature = "redis", feature = "postgres", feature = "mysql", feature = "etcd"))]
 mod rotation;
 mod seen;
