@@ -327,7 +327,7 @@ pub(crate) struct Doctor {
     /// Make this URL's settings (guard, max_ttl) the store's, after all old leases have expired
     #[arg(long)]
     pub(crate) adopt: bool,
-    /// With --adopt, for a larger max_ttl: no client with the smaller one runs any more, or will be started
+    /// With --adopt, for a larger max_ttl: you say that no client with the smaller one runs or will be started
     #[arg(long, requires = "adopt")]
     pub(crate) raise: bool,
     /// Print JSON

@@ -22,9 +22,11 @@ use crate::{
 pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     let locks = store::look(global).await?;
     if args.adopt {
-        let adopted = adopt(global, args, &locks).await;
+        let failed = Cell::new(None);
+        let adopted = adopt(global, args, &locks, &failed).await;
         let promises = locks.promises();
-        if adopted.is_err() && promises.served_ttl < promises.max_ttl && !global.quiet {
+        let is_rollout = promises.served_ttl < promises.max_ttl;
+        if failed.get() == Some(ErrorKind::Invalid) && is_rollout && !global.quiet {
             // OK to ignore a failure because the refusal is what must be said.
             let seen = clients_seen(global, &locks).await;
             seen.iter().for_each(|seen| exit::warn(seen));
@@ -85,8 +87,13 @@ async fn clients_seen(global: &Global, locks: &Locker) -> Result<String, Stop> {
 }
 
 /// Replaces the settings recorded in the store by those of this client. If a signal ends it, the next call
-/// continues.
-async fn adopt(global: &Global, args: &Doctor, locks: &Locker) -> Result<(), Stop> {
+/// continues. `failed`: the last error.
+async fn adopt(
+    global: &Global,
+    args: &Doctor,
+    locks: &Locker,
+    failed: &Cell<Option<ErrorKind>>,
+) -> Result<(), Stop> {
     let how = if args.raise { Adopt::LargerMaxTtl } else { Adopt::Settings };
     let say = |what: &str| match (global.quiet, args.json) {
         (true, _) => {}
@@ -97,14 +104,7 @@ async fn adopt(global: &Global, args: &Doctor, locks: &Locker) -> Result<(), Sto
         _ => drop(view::print(what)),
     };
     let question = || Question::new(global, "looking at the record of settings");
-    let is_begun = Cell::new(false);
-    let adopting = async || match locks.adopt(how).await {
-        // The replicas are adopted, and the settings stay, because the `max_ttl` of this URL is larger.
-        Err(error) if is_begun.get() && error.kind() == ErrorKind::Invalid => {
-            Ok(Adoption::new(Duration::ZERO, error.to_string()))
-        }
-        answer => answer.inspect(|_| is_begun.set(true)),
-    };
+    let adopting = || async { locks.adopt(how).await.inspect_err(|error| failed.set(Some(error.kind()))) };
     until_adopted(global.quiet, say, || question().answered(unhandled(), adopting())).await
 }
 

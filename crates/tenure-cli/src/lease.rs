@@ -6,14 +6,14 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use tenure::{
-    AcquireError, Guards, Label, LockName, Locker,
+    AcquireError, Guard, Guards, Label, LockName, Locker, OwnerId,
     backend::{EndOfGrant, Released, Renewal},
     view::Mode,
 };
 
 use crate::{
     args::{Attach, Global, LockArgs, Renew, Unlock},
-    exit::{Stop, chain},
+    exit::{self, Stop, chain},
     nested::{self, Nesting},
     run::{CommandEnd, LockNames, Started, Task},
     signals::{Signals, unhandled},
@@ -149,15 +149,13 @@ pub(crate) async fn attach(global: &Global, args: Attach) -> Result<u8, Stop> {
     nested::refuse_own(&name, owner, ATTACH_ENDS_IT)?;
     let mut started = Started::new(global, &task, LockNames::only(name.clone())).await?;
     outlives_its_process(started.locks(), "another one cannot go on with it")?;
-    let lock = started.set(started.locks().mutex(&name));
-    let question = Question::new(global, "attaching to the lease").about(&name);
-    let attached = question.answered(started.signals().asked_to_end(), async {
-        match lock.attach(owner).await {
-            Err(AcquireError::Store(error)) => Err(error),
-            answer => Ok(answer),
+    let attached = match ask_to_attach(global, &mut started, &name, owner).await {
+        Err(stop) if stop.code() == exit::UNAVAILABLE && started.shorten()? => {
+            ask_to_attach(global, &mut started, &name, owner).await?
         }
-    });
-    let guard = attached.await?.map_err(|error| match error {
+        answer => answer?,
+    };
+    let guard = attached.map_err(|error| match error {
         AcquireError::Gone => task.lost(gone(&name)),
         AcquireError::Config(error) => Stop::usage(error.to_string()).of(&name),
         other => Stop::internal(chain(&other)).of(&name),
@@ -166,6 +164,23 @@ pub(crate) async fn attach(global: &Global, args: Attach) -> Result<u8, Stop> {
         CommandEnd::Ended(code) => Ok(code),
         CommandEnd::Lost(line) => Err(task.lost(line)),
     }
+}
+
+async fn ask_to_attach(
+    global: &Global,
+    started: &mut Started<'_>,
+    name: &LockName,
+    owner: OwnerId,
+) -> Result<Result<Guard, AcquireError>, Stop> {
+    let lock = started.set(started.locks().mutex(name));
+    let question = Question::new(global, "attaching to the lease").about(name);
+    let attaching = question.answered(started.signals().asked_to_end(), async {
+        match lock.attach(owner).await {
+            Err(AcquireError::Store(error)) => Err(error),
+            answer => Ok(answer),
+        }
+    });
+    attaching.await
 }
 
 /// How long to wait for the release of a lease that no other process can release: longer than for a place in a queue.

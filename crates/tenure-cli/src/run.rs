@@ -116,7 +116,7 @@ impl<'a> Started<'a> {
 
     /// A lock with the settings of the task.
     pub(crate) fn set(&self, lock: Lock) -> Lock {
-        self.task.set(lock, self.stopping)
+        self.task.set(lock, (self.ttl, self.stopping))
     }
 
     /// The same with an interval, if one was named.
@@ -152,15 +152,35 @@ impl<'a> Started<'a> {
     }
 
     async fn acquire(&mut self, budget: Budget, conflict: u8, is_patient: bool) -> Result<Guards, Stop> {
-        let Self { global, task, locks, wanted, stopping, .. } = self;
         let began = TokioHost.now();
-        let waiting = LockWait::new(global, locks, &*wanted, conflict).of_all(wanted.is_all());
-        let waiting = if is_patient { waiting.for_ever() } else { waiting };
-        let set = |lock| task.set(lock, *stopping);
-        let asking = LockRequest { locks, waiting: &waiting, budget };
-        let guards = wanted.acquire(asking, set, &mut self.signals).await?;
+        let guards = match self.ask(budget, conflict, is_patient).await {
+            Err(stop) if stop.code() == exit::UNAVAILABLE && self.shorten()? => {
+                self.ask(budget, conflict, is_patient).await?
+            }
+            answer => answer?,
+        };
         self.waited = began.elapsed(TokioHost.now());
         Ok(guards)
+    }
+
+    /// Whether the store grants the default ttl only shorter, as it has told by now: while a larger `max_ttl` is rolled
+    /// out. Then it is that from here on.
+    pub(crate) fn shorten(&mut self) -> Result<bool, Stop> {
+        let promises = self.locks.promises();
+        let is_shorter = self.task.ttl.is_none() && promises.default_ttl() < self.ttl;
+        if is_shorter {
+            (self.ttl, self.stopping) = self.task.durations(&promises)?;
+        }
+        Ok(is_shorter)
+    }
+
+    async fn ask(&mut self, budget: Budget, conflict: u8, is_patient: bool) -> Result<Guards, Stop> {
+        let Self { global, task, locks, wanted, ttl, stopping, .. } = self;
+        let waiting = LockWait::new(global, locks, &*wanted, conflict).of_all(wanted.is_all());
+        let waiting = if is_patient { waiting.for_ever() } else { waiting };
+        let set = |lock| task.set(lock, (*ttl, *stopping));
+        let asking = LockRequest { locks, waiting: &waiting, budget };
+        wanted.acquire(asking, set, &mut self.signals).await
     }
 
     /// Runs the command after `before`, unless it is not due, and releases the locks.
@@ -173,8 +193,6 @@ impl<'a> Started<'a> {
         before: impl AsyncFnOnce(&mut Signals) -> Result<(), Stop>,
     ) -> Result<CommandEnd, Stop> {
         let since = TokioHost.now();
-        // While a larger `max_ttl` is rolled out, the default is what the store grants, as it has told by now.
-        (self.ttl, self.stopping) = self.task.durations(&self.locks.promises())?;
         let (first, name) = (self.wanted.first(&guard), self.wanted.held(&guard));
         let (name, place, quiet) = (name.as_str(), store::place(self.global), self.global.quiet);
         let is_verbose = self.global.verbose > 0 && !quiet;
@@ -722,7 +740,10 @@ impl Task {
     fn durations(&self, promises: &Promises) -> Result<(Duration, Stopping), Stop> {
         let ttl = self.ttl.map_or_else(|| promises.default_ttl(), Timing::ttl);
         if ttl <= promises.max_ttl {
-            return Ok((ttl, Stopping::new(self.grace, ttl)?));
+            // While the store grants less than its URL says, the grace that was named must not be in the way.
+            let is_shortened = self.ttl.is_none() && promises.served_ttl < promises.max_ttl;
+            let most = if is_shortened { ttl / 3 } else { Duration::MAX };
+            return Ok((ttl, Stopping::new(self.grace.map(|grace| grace.min(most)), ttl)?));
         }
         let raise = promises
             .max_ttl_parameter
@@ -732,16 +753,12 @@ impl Task {
     }
 
     /// The lock under which it runs, with its settings.
-    fn set(&self, lock: Lock, stopping: Stopping) -> Lock {
+    fn set(&self, lock: Lock, (ttl, stopping): (Duration, Stopping)) -> Lock {
         let ours = tenure::command::this_process();
         let command = self.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
         let command = if self.is_line { first_word(&command) } else { &command };
         let label = Label::new(&ours.host, ours.pid, &ours.user, command);
-        let lock = lock.label(label);
-        let lock = match self.ttl {
-            Some(ttl) => lock.ttl(ttl.ttl()),
-            None => lock,
-        };
+        let lock = lock.ttl(ttl).label(label);
         match self.max_hold {
             // The limit of the command; the time to stop it comes on top.
             Some(max_hold) => lock.max_hold(max_hold.saturating_add(stopping.margin())),

@@ -218,6 +218,13 @@ fn a_larger_max_ttl_joins_and_is_adopted_only_on_purpose() {
     let told = stage.run(&["doctor", "--url", &new, "--adopt"]);
     assert!(told.err.contains("holders and waiters seen: ") && told.err.contains(" sh"), "{told:?}");
     stage.run(&["-q", "run", "other", "--", "true"]).silent(0);
+    // The grace of the command is for the ttl that its URL allows; and nothing stops it early.
+    let lasting = ["--grace", "900ms", "--max-hold", "20s", "new", "--", "sleep", "2"];
+    stage.run(&[&["-q", "run", "--url", &new][..], &lasting].concat()).silent(0);
+    let owner = stage.run(&["lock", "left", "--ttl", "1s"]);
+    let owner: Value = serde_json::from_str(&owner.out).unwrap();
+    let attached = ["attach", "left", owner["owner"].as_str().unwrap(), "--", "sleep", "2"];
+    stage.run(&[&["-q", "--url", &new][..], &attached].concat()).silent(0);
     stage.touch("go");
     holder.ended().silent(0);
     assert_eq!(stage.run(&["doctor", "-q", "--url", &new, "--adopt", "--raise"]).code, 0);

@@ -4,7 +4,10 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fmt::Write,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -100,8 +103,8 @@ impl Backend for Redis {
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
         // Even if no server is fit, and will not be for a while.
         self.allow(claim.ttl, self.config().max_ttl())?;
-        let listens = claim.wait != WaitMode::No;
-        self.while_fit(listens, |server| self.claim_from(server, claim)).await
+        let (listens, is_sure) = (claim.wait != WaitMode::No, AtomicBool::new(false));
+        self.while_fit(listens, |server| self.claim_from(server, claim, &is_sure)).await
     }
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
@@ -329,8 +332,14 @@ impl Redis {
         &self,
         FitServer { session, gate, now }: FitServer,
         claim: &Claim,
+        is_sure: &AtomicBool,
     ) -> Result<Option<ClaimAnswer>, BackendError> {
         claim.asker.must_be_there()?;
+        if claim.ttl > gate.max_ttl && !is_sure.swap(true, Relaxed) {
+            // Others may have adopted a larger `max_ttl` since.
+            session.health.refute(&gate);
+            return Ok(None);
+        }
         self.allow(claim.ttl, gate.max_ttl)?;
         let mut reply = ClaimReply::NotPlain;
         let placed = self.placed_behind(claim, &gate, now);
@@ -488,8 +497,8 @@ impl Redis {
         }
         let message = match max < self.config().max_ttl() {
             true => format!(
-                "this Redis server grants a ttl of {max:?} at most: its record has that max_ttl. To raise it, once all clients have \
-                 the larger one: `tenure doctor --adopt --raise`"
+                "this Redis server grants a ttl of {max:?} at most: its record has that max_ttl. If all clients have a larger one: \
+                 `tenure doctor --adopt --raise`"
             ),
             false => format!("redis takes a ttl of {max:?} at most; raise it with ?max_ttl=, everywhere"),
         };

@@ -476,9 +476,12 @@ pub(crate) fn adopt(
     let adopting = |next, acked| {
         let settings = record.map_or_else(|| terms.to_string(), |record| record.settings.clone());
         let now = facts.now;
-        // An open record of this process bounds all leases, and the master before it has stopped. Another one may be
-        // older than some of them.
-        let is_current = record.is_some_and(|it| it.is_open && is_of_this_history(it, facts));
+        // An open record of this process bounds all leases, and the master before it has stopped, if there was a guard.
+        // Another one may be older than some of them.
+        let is_current = |it: &ServerRecord| {
+            it.is_open && it.settings.contains("guard=on") && is_of_this_history(it, facts)
+        };
+        let is_current = record.is_some_and(is_current);
         let (longest, lingers) = match is_current {
             true => (Duration::ZERO, Duration::ZERO),
             false => (longest_lease(terms, facts, record), lingering(terms, facts)),

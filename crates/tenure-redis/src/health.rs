@@ -7,7 +7,10 @@
 //! the same. Its replicas are *looked at* from time to time.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -344,15 +347,26 @@ pub(crate) async fn adopt(
     place: &str,
     adopt: Adopt,
 ) -> Result<Adoption, BackendError> {
-    let rule = |terms: &_, facts: &_, record: Option<&_>| guard::adopt(terms, facts, record, adopt);
-    let judged = judge_by(shared, wire, place, rule).await?;
-    let asked_for = judged.asked_for;
-    let (wait, what) = match judged.fitness {
-        Fitness::Unfit { until, .. } => (
-            until.remaining(shared.host.now()),
-            format!("grants nothing until the leases of before have expired, then {asked_for}"),
-        ),
-        _ => (Duration::ZERO, format!("the record says {asked_for}")),
+    let terms = Terms::of(&shared.config);
+    let is_raise = AtomicBool::new(false);
+    let rule = |terms: &_, facts: &_, record: Option<&_>| {
+        let decision = guard::adopt(terms, facts, record, adopt);
+        is_raise.store(matches!(decision, Decision::Refuse(ClientRefusal::Raise { .. })), Relaxed);
+        decision
+    };
+    let (wait, what) = match judge_by(shared, wire, place, rule).await {
+        Ok(Judged { fitness: Fitness::Unfit { why, until, .. }, asked_for, .. }) => {
+            let replicas_only = why == Why::Adopting && asked_for != terms.to_string();
+            locked(&shared.history).adopted_replicas |= replicas_only;
+            let what = format!("grants nothing until older leases have expired, then {asked_for}");
+            (until.remaining(shared.host.now()), what)
+        }
+        Ok(Judged { asked_for, .. }) => (Duration::ZERO, format!("the record says {asked_for}")),
+        // The wait for that is over.
+        Err(error) if is_raise.load(Relaxed) && locked(&shared.history).adopted_replicas => {
+            (Duration::ZERO, format!("the replicas were adopted, and the settings stay: {error}"))
+        }
+        Err(error) => return Err(error),
     };
     Ok(Adoption::new(wait, format!("{place}: {what}")))
 }
@@ -447,16 +461,15 @@ fn refused(place: &str, refusal: &ClientRefusal) -> BackendError {
         ClientRefusal::Raise { theirs, ours } => (
             ErrorKind::Invalid,
             format!(
-                "this Redis server is used with {theirs}, and this URL has {ours}. Clients with either are served until the larger \
-                 max_ttl is adopted; those with the smaller one are refused from then on. Once none of them runs or will be \
-                 started: `tenure doctor --adopt --raise`"
+                "this Redis server is used with {theirs}, and this URL has {ours}. Once the larger max_ttl is adopted, clients with \
+                 the smaller one are refused; when none of them runs or will be started: `tenure doctor --adopt --raise`"
             ),
         ),
         ClientRefusal::Mismatch { theirs, ours } => (
             ErrorKind::Invalid,
             format!(
-                "this Redis server is used with {theirs}, and this client has {ours}; make them equal everywhere (only max_ttl may \
-                 be larger), or have the server adopt these with `tenure doctor --adopt`"
+                "this Redis server is used with {theirs}, and this client has {ours}; make them equal everywhere, or have the \
+                 server adopt those of this client with `tenure doctor --adopt`"
             ),
         ),
     };

@@ -75,6 +75,8 @@ pub(crate) struct ServerHistory {
     fit: String,
     /// Another one that answered later, and since when.
     later: Option<(String, Moment)>,
+    /// This process had the replicas of a master adopted that stood alone, and not its settings.
+    pub(crate) adopted_replicas: bool,
 }
 
 impl ServerHistory {

@@ -295,6 +295,25 @@ async fn a_server_that_lost_its_replica_is_a_problem_until_it_is_told_to_stand_a
     see(&locks).await.has_grave(0).lacks("acknowledges");
 }
 
+/// One whose `max_ttl` is larger has the replicas adopted, and is told in the end that its settings were not.
+#[tokio::test]
+async fn a_server_that_stands_alone_is_adopted_without_a_larger_max_ttl() {
+    let (server, locks) = without_its_replica().await;
+    refusal(&locks, &claim("first", WaitMode::No)).await;
+    let larger = redis(&server.url("?max_ttl=3s"));
+    let first = larger.adopt(Adopt::Settings).await.unwrap();
+    assert!(!first.wait.is_zero() && first.what.ends_with("then guard=on max_ttl=1s"), "{first:?}");
+    granting(&server.url("?max_ttl=1s")).await;
+    let end = larger.adopt(Adopt::Settings).await.unwrap();
+    assert!(
+        end.wait.is_zero() && end.what.contains("the replicas were adopted, and the settings stay"),
+        "{end:?}"
+    );
+    // For one that adopted none it is refused.
+    let refused = redis(&server.url("?max_ttl=3s")).adopt(Adopt::Settings).await.unwrap_err();
+    assert!(refused.kind() == ErrorKind::Invalid && refused.to_string().contains("--raise"), "{refused}");
+}
+
 /// What a claim is refused with, in the end. Until then it is granted, and given back.
 async fn refusal(locks: &BackendHandle, claim: &Claim) -> String {
     let refused = async || match locks.claim(claim).await {

@@ -256,6 +256,20 @@ async fn clients_with_a_larger_max_ttl_join_and_take_no_lease_longer_than_the_ot
     assert!(refused.kind() == ErrorKind::Invalid && refused.to_string().contains("max_ttl=3s"), "{refused}");
 }
 
+/// A process that is connected, and only asks for leases that were too long, learns that the record was raised.
+#[tokio::test]
+async fn a_process_that_runs_learns_of_a_raise() {
+    let server = RedisServer::start();
+    let (old, new) = (redis(&server.url("?max_ttl=1s")), redis(&server.url("?max_ttl=3s")));
+    until_granted(&Player::new(old, "old").lasting(Duration::from_secs(1))).await;
+    let long = Player::new(new.clone(), "new").lasting(Duration::from_secs(3));
+    let refused = long.backend.claim(&long.claim).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+    let operator = redis(&server.url("?max_ttl=3s"));
+    assert!(!operator.adopt(Adopt::LargerMaxTtl).await.unwrap().wait.is_zero());
+    until_granted(&long).await;
+}
+
 /// H4.5: a smaller `max_ttl` is adopted. A lease that is longer ends; the others of its process are renewed.
 #[tokio::test]
 async fn one_lease_that_is_too_long_does_not_end_the_others() {

@@ -501,38 +501,61 @@ async fn renew_everywhere<N: QuorumNode>(
     };
     let all = 0..grants.len();
     let on_answer = |answers: &[_]| {
-        let known: Option<NodeRenewals> = all.clone().map(|at| renewal(at, answers, size).map(Ok)).collect();
-        if let Some(renewals) = known {
+        let known = |at| RenewalVotes::of(at, answers).decided(size);
+        if let Some(renewals) = all.clone().map(known).collect() {
             reply.send(Ok(renewals));
         }
     };
     let answers = quorum.ask_all(timeout, ask, on_answer).await;
-    let failure = || {
-        let errors = answers.iter().flatten().filter_map(|answer| answer.as_ref().err()).cloned();
-        quorum.too_few(answers.iter().flatten().all(Result::is_err), errors)
+    let settled = |at| {
+        let votes = RenewalVotes::of(at, &answers);
+        votes.decided(size).unwrap_or_else(|| {
+            let is_untouched = votes.renewed + votes.gone == 0;
+            Err(quorum.too_few(is_untouched, votes.failed.into_iter().chain(votes.refused)))
+        })
     };
-    reply.send(Ok(all.map(|at| renewal(at, &answers, size).ok_or_else(failure)).collect()));
+    reply.send(Ok(all.map(settled).collect()));
 }
 
-/// The answer of a quorum about one lease; `None` while it is undecided.
-fn renewal(
-    at: usize,
-    answers: &[Option<Result<NodeRenewals, BackendError>>],
-    size: usize,
-) -> Option<Renewal> {
-    let of = |answer: &Option<Result<Vec<_>, _>>| match answer {
-        Some(Ok(renewals)) => {
-            renewals.get(at).and_then(|renewal: &Result<_, _>| renewal.as_ref().ok().copied())
+/// What the nodes have answered about one lease.
+#[derive(Default)]
+struct RenewalVotes {
+    all: usize,
+    renewed: usize,
+    gone: usize,
+    /// By nodes that renew nothing.
+    failed: Vec<BackendError>,
+    /// By nodes that renew others: the lease is too long there.
+    refused: Vec<BackendError>,
+}
+
+impl RenewalVotes {
+    fn of(at: usize, answers: &[Option<Result<NodeRenewals, BackendError>>]) -> Self {
+        let mut votes = Self { all: answers.len(), ..Self::default() };
+        for answer in answers.iter().flatten() {
+            match answer.as_ref().map(|renewals| renewals.get(at)) {
+                Ok(Some(Ok(Renewal::Renewed))) => votes.renewed += 1,
+                Ok(Some(Ok(Renewal::Gone))) => votes.gone += 1,
+                Ok(Some(Err(error))) => votes.refused.push(error.clone()),
+                Ok(None) => {}
+                Err(error) => votes.failed.push(error.clone()),
+            }
         }
-        _ => None,
-    };
-    let count = |wanted: Renewal| answers.iter().filter(|answer| of(answer) == Some(wanted)).count();
-    if count(Renewal::Renewed) >= size {
-        Some(Renewal::Renewed)
-    } else if count(Renewal::Gone) > answers.len() - size {
-        Some(Renewal::Gone)
-    } else {
-        None
+        votes
+    }
+
+    /// The answer of a quorum of this size; `None` while there is none.
+    fn decided(&self, size: usize) -> Option<Result<Renewal, BackendError>> {
+        let most = self.all - size;
+        if self.renewed >= size {
+            Some(Ok(Renewal::Renewed))
+        } else if self.gone > most {
+            Some(Ok(Renewal::Gone))
+        } else if self.refused.len() > most {
+            Some(Err(error::too_few(self.all, false, &self.refused)))
+        } else {
+            None
+        }
     }
 }
 
@@ -655,3 +678,38 @@ const RELEASE: Duration = Duration::from_millis(500);
 const ANSWER: Duration = Duration::from_millis(250);
 /// How long a node may take to write one: 500 ms.
 const NOTE: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal() -> BackendError {
+        BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, "too long")
+    }
+
+    /// One lease is longer than two of three nodes allow. Neither it nor the one beside it waits for the third, and it
+    /// is told why.
+    #[test]
+    fn a_lease_that_is_too_long_is_refused_and_the_one_beside_it_renewed() {
+        let node = || Some(Ok(vec![Err(refusal()), Ok(Renewal::Renewed)]));
+        let one = [node(), None, None];
+        assert!(
+            RenewalVotes::of(0, &one).decided(2).is_none() && RenewalVotes::of(1, &one).decided(2).is_none()
+        );
+        let two = [node(), None, node()];
+        let error = RenewalVotes::of(0, &two).decided(2).unwrap().unwrap_err();
+        assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("too long"), "{error}");
+        assert_eq!(RenewalVotes::of(1, &two).decided(2).unwrap().unwrap(), Renewal::Renewed);
+    }
+
+    #[test]
+    fn a_lease_is_gone_once_no_quorum_can_have_it() {
+        let node = |renewal| Some(Ok(vec![Ok(renewal)]));
+        let failed = || Some(Err(refusal()));
+        let of = |answers: [_; 3]| RenewalVotes::of(0, &answers).decided(2).map(Result::unwrap);
+        assert_eq!(of([node(Renewal::Gone), node(Renewal::Gone), None]), Some(Renewal::Gone));
+        assert_eq!(of([node(Renewal::Gone), node(Renewal::Renewed), None]), None);
+        // Nodes that do not answer decide nothing: there may be others.
+        assert_eq!(of([failed(), failed(), None]), None);
+    }
+}

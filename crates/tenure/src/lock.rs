@@ -66,7 +66,7 @@ impl Lock {
     }
 
     /// The length of the lease. Default 10 s: a crash blocks the lock for no longer, and two renewals may fail.
-    /// If the store's [maximum](crate::backend::Promises::max_ttl) is shorter, it is the default.
+    /// If the store [grants](crate::backend::Promises::served_ttl) only shorter ones, the longest of them is the default.
     ///
     /// # Timing
     /// 100 ms to 24 h, and no more than the store's maximum: acquiring with a longer one is refused. Renewed

@@ -143,6 +143,7 @@ impl Progress {
     pub(crate) fn begin(&self, name: &LockName) {
         let mut state = locked(&self.0);
         (state.name, state.unanswered_since) = (Some(name.clone()), None);
+        state.latest.iter_mut().for_each(|latest| latest.failing = None);
     }
 
     /// A request was sent.

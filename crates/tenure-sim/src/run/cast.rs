@@ -70,7 +70,7 @@ pub(super) fn seat(
         asks: if is_hot { HOT_ASKS } else { 1 },
         locks: locks.to_vec(),
         renamed_every: (kind == WorldKind::Cell).then_some(25_000_000),
-        ttl: ttl(plan, machine, chance),
+        ttl: ttl(kind, plan, machine, chance),
         rest,
         several: plan == PlanKind::Several,
         long,
@@ -87,13 +87,15 @@ pub(super) fn seat(
 }
 
 /// Some that the record does not allow, where a larger `max_ttl` is rolled out.
-fn ttl(plan: PlanKind, machine: usize, chance: &mut Chance) -> Duration {
+fn ttl(kind: WorldKind, plan: PlanKind, machine: usize, chance: &mut Chance) -> Duration {
     let ttl = Duration::from_millis(chance.pick(TTLS));
-    if has_larger(plan, machine) && chance.per_mille(300) { ttl + MAX_TTL } else { ttl }
+    if has_larger(kind, plan, machine) && chance.per_mille(300) { ttl + MAX_TTL } else { ttl }
 }
 
-fn has_larger(plan: PlanKind, machine: usize) -> bool {
-    plan == PlanKind::Rollout && !machine.is_multiple_of(2)
+/// A store without a guard has one `max_ttl`.
+fn has_larger(kind: WorldKind, plan: PlanKind, machine: usize) -> bool {
+    let is_guarded = matches!(kind.kind(), Kind::Single | Kind::Quorum);
+    is_guarded && plan == PlanKind::Rollout && !machine.is_multiple_of(2)
 }
 
 /// Within 0.95 %, with servers that are almost right, so that two differ by less than 1 %; else up to 5 %.
@@ -107,7 +109,7 @@ pub(super) fn terms(kind: WorldKind, plan: PlanKind, machine: usize) -> (Terms, 
     let mode = if plan == PlanKind::Unguarded { GuardMode::Off } else { GuardMode::On };
     let quorum = (kind.kind() == Kind::Quorum).then(|| kind.addresses());
     let rolls_out = plan == PlanKind::Rollout;
-    let max_ttl = if has_larger(plan, machine) { LARGER } else { MAX_TTL };
+    let max_ttl = if has_larger(kind, plan, machine) { LARGER } else { MAX_TTL };
     (Terms { mode, max_ttl, db: 0, quorum }, rolls_out.then_some(MAX_TTL))
 }
 

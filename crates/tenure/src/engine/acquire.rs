@@ -44,12 +44,14 @@ pub(crate) struct AcquireRequest<'a> {
 }
 
 impl AcquireRequest<'_> {
-    /// The same with the longest ttl that the store grants, if the default one was refused as too long. How long that
-    /// is may differ from the URL while a larger `max_ttl` is rolled out, and only an answer of the store tells.
+    /// The same with the longest ttl that the store grants, if the default one was longer and the store refused it.
+    /// While a larger `max_ttl` is rolled out, only an answer of the store tells how long that is. Not for a chosen
+    /// owner: what the first try may have left is released under it.
     pub(crate) fn shortened(&self, engine: &Engine, began: Moment, error: &AcquireError) -> Option<Self> {
         let is_refused = matches!(error, AcquireError::Store(error) if error.kind() == ErrorKind::Invalid);
         let ttl = engine.backend.promises().default_ttl();
-        if !is_refused || self.options.ttl.is_some() || ttl >= self.timing.ttl() {
+        let is_named = self.options.ttl.is_some() || self.options.owner.is_some();
+        if !is_refused || is_named || ttl >= self.timing.ttl() {
             return None;
         }
         let left = |budget: Duration| budget.saturating_sub(began.elapsed(engine.host.now()));
@@ -72,7 +74,6 @@ pub(crate) async fn acquire(
         if let Err(error) = &answer
             && let Some(shorter) = request.shortened(engine, began, error)
         {
-            // Rare.
             answer = Box::pin(drive(engine, shorter, &record)).await;
         }
         record.end(&answer);
