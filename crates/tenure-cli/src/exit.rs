@@ -3,7 +3,7 @@
 use std::{error::Error, fmt::Display, io, process::ExitCode};
 
 use nix::sys::signal::Signal;
-use tenure::{AcquireError, BackendError, command::shown};
+use tenure::{AcquireError, BackendError, ErrorKind, command::shown};
 
 use crate::{death, text};
 
@@ -32,11 +32,13 @@ pub(crate) struct Stop {
     code: u8,
     /// Printed unless it is empty.
     line: String,
+    /// The store refused what was asked for: it did not fail.
+    is_refused: bool,
 }
 
 impl Stop {
     pub(crate) fn new(code: u8, line: impl Into<String>) -> Self {
-        Self { code, line: line.into() }
+        Self { code, line: line.into(), is_refused: false }
     }
 
     pub(crate) fn usage(line: impl Into<String>) -> Self {
@@ -62,9 +64,13 @@ impl Stop {
         self.code
     }
 
-    /// The store failed.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_refused
+    }
+
+    /// The store failed, or refused.
     pub(crate) fn store(error: &BackendError) -> Self {
-        Self::new(UNAVAILABLE, chain(error))
+        Self { is_refused: error.kind() == ErrorKind::Invalid, ..Self::new(UNAVAILABLE, chain(error)) }
     }
 
     /// Not acquired; `conflict` is the code for a lock that another owner holds.

@@ -13,7 +13,7 @@ use tenure::{
 
 use crate::{
     args::{Attach, Global, LockArgs, Renew, Unlock},
-    exit::{self, Stop, chain},
+    exit::{Stop, chain},
     nested::{self, Nesting},
     run::{CommandEnd, LockNames, Started, Task},
     signals::{Signals, unhandled},
@@ -150,7 +150,7 @@ pub(crate) async fn attach(global: &Global, args: Attach) -> Result<u8, Stop> {
     let mut started = Started::new(global, &task, LockNames::only(name.clone())).await?;
     outlives_its_process(started.locks(), "another one cannot go on with it")?;
     let attached = match ask_to_attach(global, &mut started, &name, owner).await {
-        Err(stop) if stop.code() == exit::UNAVAILABLE && started.shorten()? => {
+        Err(stop) if started.must_shorten(&stop)? => {
             ask_to_attach(global, &mut started, &name, owner).await?
         }
         answer => answer?,

@@ -153,9 +153,11 @@ impl<'a> Started<'a> {
 
     async fn acquire(&mut self, budget: Budget, conflict: u8, is_patient: bool) -> Result<Guards, Stop> {
         let began = TokioHost.now();
+        self.take_default_ttl()?;
         let guards = match self.ask(budget, conflict, is_patient).await {
-            Err(stop) if stop.code() == exit::UNAVAILABLE && self.shorten()? => {
-                self.ask(budget, conflict, is_patient).await?
+            Err(stop) if self.must_shorten(&stop)? => {
+                let left = budget.0.map(|budget| budget.saturating_sub(began.elapsed(TokioHost.now())));
+                self.ask(Budget(left), conflict, is_patient).await?
             }
             answer => answer?,
         };
@@ -163,15 +165,21 @@ impl<'a> Started<'a> {
         Ok(guards)
     }
 
-    /// Whether the store grants the default ttl only shorter, as it has told by now: while a larger `max_ttl` is rolled
-    /// out. Then it is that from here on.
-    pub(crate) fn shorten(&mut self) -> Result<bool, Stop> {
-        let promises = self.locks.promises();
-        let is_shorter = self.task.ttl.is_none() && promises.default_ttl() < self.ttl;
-        if is_shorter {
-            (self.ttl, self.stopping) = self.task.durations(&promises)?;
+    /// True if the store refused the default ttl and has said that it grants less, as it does while a larger `max_ttl` is
+    /// rolled out. The shorter one is used from then on.
+    pub(crate) fn must_shorten(&mut self, stop: &Stop) -> Result<bool, Stop> {
+        let refused = self.ttl;
+        if !stop.is_refused() || self.signals.is_asked() {
+            return Ok(false);
         }
-        Ok(is_shorter)
+        self.take_default_ttl()?;
+        Ok(self.ttl < refused)
+    }
+
+    /// Unless the ttl was named, it is what the store grants as far as is known.
+    pub(crate) fn take_default_ttl(&mut self) -> Result<(), Stop> {
+        (self.ttl, self.stopping) = self.task.durations(&self.locks.promises())?;
+        Ok(())
     }
 
     async fn ask(&mut self, budget: Budget, conflict: u8, is_patient: bool) -> Result<Guards, Stop> {

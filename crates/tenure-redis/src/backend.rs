@@ -534,6 +534,13 @@ impl Redis {
             // Others have adopted a smaller `max_ttl`: what was granted for longer must end.
             let allowed: Vec<Grant> =
                 grants.iter().filter(|grant| grant.ttl <= gate.max_ttl).cloned().collect();
+            if checks && allowed.is_empty() {
+                // Others may have adopted a larger `max_ttl` since, and nothing is sent that would tell.
+                return match session.health.check_again().await {
+                    Ok(()) => Box::pin(self.renew_all(grants, false)).await,
+                    Err(error) => all_failed(grants, &error),
+                };
+            }
             let mut renewed = Box::pin(self.renew_all(&allowed, checks)).await.into_iter();
             let answer = |grant: &Grant| match self.allow(grant.ttl, gate.max_ttl) {
                 Ok(()) => renewed.next(),

@@ -357,16 +357,25 @@ pub(crate) async fn adopt(
     let (wait, what) = match judge_by(shared, wire, place, rule).await {
         Ok(Judged { fitness: Fitness::Unfit { why, until, .. }, asked_for, .. }) => {
             let replicas_only = why == Why::Adopting && asked_for != terms.to_string();
-            locked(&shared.history).adopted_replicas |= replicas_only;
+            if replicas_only {
+                locked(&shared.history).adopted_replicas = Some(until);
+            }
             let what = format!("grants nothing until older leases have expired, then {asked_for}");
             (until.remaining(shared.host.now()), what)
         }
         Ok(Judged { asked_for, .. }) => (Duration::ZERO, format!("the record says {asked_for}")),
-        // The wait for that is over.
-        Err(error) if is_raise.load(Relaxed) && locked(&shared.history).adopted_replicas => {
-            (Duration::ZERO, format!("the replicas were adopted, and the settings stay: {error}"))
+        Err(error) => {
+            let now = shared.host.now();
+            let adopted = locked(&shared.history).adopted_replicas.filter(|_| is_raise.load(Relaxed));
+            let until = adopted.ok_or_else(|| error.clone())?;
+            let left = until.remaining(now);
+            if !left.is_zero() {
+                (left, "grants nothing until older leases have expired".to_owned())
+            } else {
+                locked(&shared.history).adopted_replicas = None;
+                (left, format!("the replicas were adopted, and the settings stay: {error}"))
+            }
         }
-        Err(error) => return Err(error),
     };
     Ok(Adoption::new(wait, format!("{place}: {what}")))
 }

@@ -75,8 +75,9 @@ pub(crate) struct ServerHistory {
     fit: String,
     /// Another one that answered later, and since when.
     later: Option<(String, Moment)>,
-    /// This process had the replicas of a master adopted that stood alone, and not its settings.
-    pub(crate) adopted_replicas: bool,
+    /// This process had the replicas of a master adopted that stood alone, and not its settings: until when nothing is
+    /// granted.
+    pub(crate) adopted_replicas: Option<Moment>,
 }
 
 impl ServerHistory {

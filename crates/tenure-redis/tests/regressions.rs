@@ -267,7 +267,8 @@ async fn a_process_that_runs_learns_of_a_raise() {
     assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
     let operator = redis(&server.url("?max_ttl=3s"));
     assert!(!operator.adopt(Adopt::LargerMaxTtl).await.unwrap().wait.is_zero());
-    until_granted(&long).await;
+    let grant = until_granted(&long).await;
+    assert_eq!(long.renew(&grant).await, Renewal::Renewed);
 }
 
 /// H4.5: a smaller `max_ttl` is adopted. A lease that is longer ends; the others of its process are renewed.

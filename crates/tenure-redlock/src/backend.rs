@@ -510,7 +510,7 @@ async fn renew_everywhere<N: QuorumNode>(
     let settled = |at| {
         let votes = RenewalVotes::of(at, &answers);
         votes.decided(size).unwrap_or_else(|| {
-            let is_untouched = votes.renewed + votes.gone == 0;
+            let is_untouched = votes.renewed + votes.gone + votes.missing == 0;
             Err(quorum.too_few(is_untouched, votes.failed.into_iter().chain(votes.refused)))
         })
     };
@@ -523,6 +523,8 @@ struct RenewalVotes {
     all: usize,
     renewed: usize,
     gone: usize,
+    /// In the answer of a node that is too short.
+    missing: usize,
     /// By nodes that renew nothing.
     failed: Vec<BackendError>,
     /// By nodes that renew others: the lease is too long there.
@@ -537,7 +539,7 @@ impl RenewalVotes {
                 Ok(Some(Ok(Renewal::Renewed))) => votes.renewed += 1,
                 Ok(Some(Ok(Renewal::Gone))) => votes.gone += 1,
                 Ok(Some(Err(error))) => votes.refused.push(error.clone()),
-                Ok(None) => {}
+                Ok(None) => votes.missing += 1,
                 Err(error) => votes.failed.push(error.clone()),
             }
         }

@@ -34,7 +34,9 @@ pub(crate) fn not_adopted(all: usize, errors: &[BackendError]) -> BackendError {
         "{failed} of {all} nodes have not adopted the settings, the others may have: {}; try again when they answer",
         what.join("; ")
     );
-    let kind = errors.first().map_or(ErrorKind::Unavailable, BackendError::kind);
+    // As below: what does not mend itself is worth telling.
+    let permanent = errors.iter().find(|error| !error.kind().is_transient()).or_else(|| errors.first());
+    let kind = permanent.map_or(ErrorKind::Unavailable, BackendError::kind);
     BackendError::new(kind, Outcome::Unknown, message)
 }
 

@@ -137,9 +137,12 @@ impl Ended {
     }
 }
 
-/// Whether this line says no more than that the store did not answer in time, as may be where the machine is busy.
+/// Whether this line says no more than that the store did not answer in time, as may be where the machine is busy; or that
+/// a queue took more than 10 s.
 fn is_of_a_busy_machine(line: &str) -> bool {
-    if line.contains(": the lease was gone when its release was repeated: ") {
+    if line.contains(": the lease was gone when its release was repeated: ")
+        || line.contains(": waiting for 1")
+    {
         return true;
     }
     let is_wait = line.contains(": waiting") || line.contains(" has not confirmed the release for ");
