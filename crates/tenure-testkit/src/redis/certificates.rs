@@ -5,11 +5,12 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::Arc,
+    time::Duration,
 };
 
 use tempfile::TempDir;
 
-use crate::folder;
+use crate::{folder, patience::eventually};
 
 /// An authority of its own, and a certificate for `127.0.0.1` and `localhost` that it signed. Clones are
 /// the same.
@@ -63,6 +64,25 @@ impl Certificates {
         (self.folder.path().join("client.pem"), self.folder.path().join("client.key"))
     }
 
+    /// Waits until a server has completed a handshake with a client of this authority.
+    ///
+    /// # Panics
+    /// If it does not in time.
+    pub(crate) fn shake_hands(&self, port: u16) {
+        let (cert, key) = self.client();
+        let mut client = Command::new("openssl");
+        client.args([
+            "s_client",
+            "-verify_return_error",
+            "-connect",
+            &format!("127.0.0.1:{port}"),
+            "-CAfile",
+        ]);
+        client.arg(self.ca_file()).arg("-cert").arg(cert).arg("-key").arg(key);
+        client.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        eventually("the server speaks TLS", PATIENCE, || client.status().ok()?.success().then_some(()));
+    }
+
     /// What a server must be told that asks its clients for certificates, and replicas and sentinels of it.
     pub(crate) fn settings_of_peers(&self) -> String {
         let (cert, key) = self.client();
@@ -100,6 +120,7 @@ fn openssl(folder: &Path, arguments: &str) {
     assert!(output.status.success(), "openssl {arguments}: {words}");
 }
 
+const PATIENCE: Duration = Duration::from_secs(30);
 const AUTHORITY: &str = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout ca.key \
                          -out ca.pem -days 3650 -subj /CN=tenure-test-authority";
 const REQUEST: &str = "req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout server.key \

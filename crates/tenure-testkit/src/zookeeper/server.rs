@@ -66,7 +66,10 @@ impl ZooKeeperServer {
             let mut server = Self::prepare(ALONE, "", false);
             server.tls = Some((ports::free(false), certificates.clone()));
             server.add("");
-            server.launch().map(|()| server)
+            server.launch()?;
+            // The first handshake of a Java machine takes longer on a busy host than a client waits.
+            certificates.shake_hands(server.tls.as_ref().map_or(0, |(port, _)| *port));
+            Ok(server)
         })
     }
 
