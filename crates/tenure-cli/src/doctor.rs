@@ -2,10 +2,10 @@
 //! measures how fast the store answers and how long this machine pauses, and prints the shortest lease that
 //! tolerates both.
 
-use std::{cell::Cell, collections::BTreeSet, io::stdout, time::Duration};
+use std::{collections::BTreeSet, io::stdout, time::Duration};
 
 use tenure::{
-    ErrorKind, Locker,
+    Locker,
     backend::{Host, Promises, Timing, TokioHost},
     command::shown,
     view::{Adopt, Adoption, Finding, Severity},
@@ -22,11 +22,10 @@ use crate::{
 pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     let locks = store::look(global).await?;
     if args.adopt {
-        let failed = Cell::new(None);
-        let adopted = adopt(global, args, &locks, &failed).await;
+        let adopted = adopt(global, args, &locks).await;
         let promises = locks.promises();
         let is_rollout = promises.served_ttl < promises.max_ttl;
-        if failed.get() == Some(ErrorKind::Invalid) && is_rollout && !global.quiet {
+        if adopted.as_ref().is_err_and(Stop::is_refused) && is_rollout && !global.quiet {
             // OK to ignore a failure because the refusal is what must be said.
             let seen = clients_seen(global, &locks).await;
             seen.iter().for_each(|seen| exit::warn(seen));
@@ -87,13 +86,8 @@ async fn clients_seen(global: &Global, locks: &Locker) -> Result<String, Stop> {
 }
 
 /// Replaces the settings recorded in the store by those of this client. If a signal ends it, the next call
-/// continues. `failed`: the last error.
-async fn adopt(
-    global: &Global,
-    args: &Doctor,
-    locks: &Locker,
-    failed: &Cell<Option<ErrorKind>>,
-) -> Result<(), Stop> {
+/// continues.
+async fn adopt(global: &Global, args: &Doctor, locks: &Locker) -> Result<(), Stop> {
     let how = if args.raise { Adopt::LargerMaxTtl } else { Adopt::Settings };
     let say = |what: &str| match (global.quiet, args.json) {
         (true, _) => {}
@@ -104,8 +98,7 @@ async fn adopt(
         _ => drop(view::print(what)),
     };
     let question = || Question::new(global, "looking at the record of settings");
-    let adopting = || async { locks.adopt(how).await.inspect_err(|error| failed.set(Some(error.kind()))) };
-    until_adopted(global.quiet, say, || question().answered(unhandled(), adopting())).await
+    until_adopted(global.quiet, say, || question().answered(unhandled(), locks.adopt(how))).await
 }
 
 /// Repeats the call until all is done, but for no longer than three times the wait that the store announced first.

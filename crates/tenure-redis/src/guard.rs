@@ -215,7 +215,7 @@ pub enum ClientRefusal {
     /// It had replicas, and none has acknowledged for [`GRACE`]: another server may have been promoted in its
     /// place.
     Alone,
-    /// A larger `max_ttl` is to be adopted, and nobody says that no client has the smaller one.
+    /// `--adopt` asks for a larger `max_ttl` without `--raise`: clients with the smaller one may still run.
     Raise {
         /// As text.
         theirs: String,
@@ -325,14 +325,19 @@ pub fn is_alone(now: Duration, acked: Option<Duration>, before: Option<Duration>
     (acked.is_some() || before.is_some()) && last.is_none_or(|at| now.saturating_sub(at) > GRACE)
 }
 
+/// The settings of the record and those of this client, as text.
+fn both(terms: &Terms, record: Option<&ServerRecord>) -> (String, String) {
+    (record.map_or_else(String::new, |record| record.asked_for().to_owned()), terms.to_string())
+}
+
 fn mismatch(terms: &Terms, record: Option<&ServerRecord>) -> Decision {
-    let theirs = record.map_or_else(String::new, |record| record.asked_for().to_owned());
-    Decision::Refuse(ClientRefusal::Mismatch { theirs, ours: terms.to_string() })
+    let (theirs, ours) = both(terms, record);
+    Decision::Refuse(ClientRefusal::Mismatch { theirs, ours })
 }
 
 fn raise(terms: &Terms, record: Option<&ServerRecord>) -> Decision {
-    let theirs = record.map_or_else(String::new, |record| record.asked_for().to_owned());
-    Decision::Refuse(ClientRefusal::Raise { theirs, ours: terms.to_string() })
+    let (theirs, ours) = both(terms, record);
+    Decision::Refuse(ClientRefusal::Raise { theirs, ours })
 }
 
 fn write(why: Why, wait: Duration, quiet: Duration, settings: String) -> Decision {
@@ -453,9 +458,9 @@ pub fn renewals_wait(facts: &ServerFacts, record: Option<&ServerRecord>, decisio
     }
 }
 
-/// What `doctor --adopt` does: closes the gate for as long as a lease of the old settings may last, and takes
-/// the replicas that are there for all there are. A larger `max_ttl` is adopted only if somebody says that no
-/// client with the smaller one lives or will be started: its waits would be too short.
+/// What `doctor --adopt` does: closes the gate for as long as a lease of the old settings may last, and records that the
+/// master has no replicas but those that are connected. A larger `max_ttl` is adopted only if the operator says that no
+/// client with the smaller one runs or will be started: its waits would be too short.
 pub(crate) fn adopt(
     terms: &Terms,
     facts: &ServerFacts,

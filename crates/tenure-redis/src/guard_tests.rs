@@ -409,7 +409,7 @@ fn a_wait_that_another_client_wrote_is_not_shortened() {
 /// L1: after a fail-over a client with the smaller `max_ttl` has written the wait. One with the larger one renews nothing until the
 /// former master has stopped.
 #[test]
-fn renewals_wait_for_the_former_master_whoever_wrote_the_wait() {
+fn renewals_wait_for_the_former_master_even_if_another_client_wrote_the_wait() {
     let promoted = ServerFacts { is_promoted: true, ..facts() };
     let (ready, renews) = (NOW + MAX + LINGER, NOW + LINGER);
     let written = ServerRecord { ready, renews, is_open: false, ..record() };

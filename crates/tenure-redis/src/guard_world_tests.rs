@@ -32,7 +32,7 @@ struct World {
     clients: [Client; 2],
     ids: u8,
     faults: u8,
-    /// How often somebody may yet have settings adopted.
+    /// How often the operator may still adopt settings.
     adoptions: u8,
     age: u8,
 }

@@ -303,7 +303,7 @@ async fn a_server_that_stands_alone_is_adopted_without_a_larger_max_ttl() {
     let larger = redis(&server.url("?max_ttl=3s"));
     let first = larger.adopt(Adopt::Settings).await.unwrap();
     assert!(!first.wait.is_zero() && first.what.ends_with("then guard=on max_ttl=1s"), "{first:?}");
-    assert!(!larger.adopt(Adopt::Settings).await.unwrap().wait.is_zero(), "not before it is over");
+    assert!(!larger.adopt(Adopt::Settings).await.unwrap().wait.is_zero(), "the wait has not ended");
     granting(&server.url("?max_ttl=1s")).await;
     let end = larger.adopt(Adopt::Settings).await.unwrap();
     assert!(

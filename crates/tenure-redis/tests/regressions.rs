@@ -246,7 +246,7 @@ async fn clients_with_a_larger_max_ttl_join_and_take_no_lease_longer_than_the_ot
     assert_eq!((new.promises().max_ttl, new.promises().default_ttl()), (3 * ttl, ttl));
     assert_eq!(joined.renew(&theirs).await, Renewal::Renewed);
     assert_eq!(holder.renew(&grant).await, Renewal::Renewed);
-    // The record is lost: whoever writes it anew, nothing is granted before the longest lease has ended.
+    // The record is lost. No matter which client writes it again, nothing is granted before the longest lease has expired.
     server.command(&["FLUSHALL"]);
     let late = Player::new(redis(&server.url("?max_ttl=3s")), "new").lasting(ttl);
     let refused = late.backend.claim(&late.claim).await.unwrap_err();

@@ -198,16 +198,12 @@ impl Planner<'_> {
             PlanKind::Failover => self.successions(3, 9),
             PlanKind::StepsBack => self.some(2, 6, |planner, at| planner.step(at, -1)),
             PlanKind::StepsForward => self.some(4, 12, |planner, at| planner.step(at, 1)),
-            PlanKind::All => {
+            PlanKind::All | PlanKind::Rollout => {
                 self.network();
-                self.pauses();
-                self.some(1, 4, Self::loss);
-                self.successions(0, 4);
-                self.replaced_masters_keep_their_data();
-            }
-            PlanKind::Rollout => {
-                self.network();
-                self.stops();
+                match kind {
+                    PlanKind::Rollout => self.stops(),
+                    _ => self.pauses(),
+                }
                 self.some(1, 4, Self::loss);
                 self.successions(0, 4);
                 self.replaced_masters_keep_their_data();

@@ -141,7 +141,7 @@ impl MysqlServer {
             .arg(format!("--init-file={folder}/init.sql"))
             .envs(self.recipe.env.iter().cloned());
         if !self.recipe.is_durable {
-            // A table that is made is synced six times, and whoever connects beside it may wait for that.
+            // A new table is synced six times, and clients that connect meanwhile may wait for that.
             command.args([
                 "--innodb-flush-log-at-trx-commit=0",
                 "--innodb-flush-method=nosync",
