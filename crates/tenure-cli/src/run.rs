@@ -166,7 +166,8 @@ impl<'a> Started<'a> {
     }
 
     /// True if the store refused the default ttl and has said that it grants less, as it does while a larger `max_ttl` is
-    /// rolled out. The shorter one is used from then on.
+    /// rolled out. The shorter one is used from then on. The library would shorten it too, but the margins of the command
+    /// follow from the ttl.
     pub(crate) fn must_shorten(&mut self, stop: &Stop) -> Result<bool, Stop> {
         let refused = self.ttl;
         if !stop.is_refused() || self.signals.is_asked() {

@@ -536,10 +536,7 @@ impl Redis {
                 grants.iter().filter(|grant| grant.ttl <= gate.max_ttl).cloned().collect();
             if checks && allowed.is_empty() {
                 // Others may have adopted a larger `max_ttl` since, and nothing is sent that would tell.
-                return match session.health.check_again().await {
-                    Ok(()) => Box::pin(self.renew_all(grants, false)).await,
-                    Err(error) => all_failed(grants, &error),
-                };
+                return self.renew_after_check(&session, grants).await;
             }
             let mut renewed = Box::pin(self.renew_all(&allowed, checks)).await.into_iter();
             let answer = |grant: &Grant| match self.allow(grant.ttl, gate.max_ttl) {
@@ -554,6 +551,18 @@ impl Redis {
         join_all(batches).await.into_iter().flatten().collect()
     }
 
+    /// The settings of the server may have changed.
+    async fn renew_after_check(
+        &self,
+        session: &RedisSession,
+        grants: &[Grant],
+    ) -> Vec<Result<Renewal, BackendError>> {
+        match session.health.check_again().await {
+            Ok(()) => Box::pin(self.renew_all(grants, false)).await,
+            Err(error) => all_failed(grants, &error),
+        }
+    }
+
     async fn renew_batch(
         &self,
         session: &RedisSession,
@@ -563,15 +572,10 @@ impl Redis {
     ) -> Vec<Result<Renewal, BackendError>> {
         let plain = match self.renew_plain(session, gate, grants).await {
             Ok(Some(plain)) => plain,
+            Ok(None) if checks => return self.renew_after_check(session, grants).await,
             Ok(None) => {
-                return match session.health.check_again().await {
-                    Ok(()) if checks => Box::pin(self.renew_all(grants, false)).await,
-                    Ok(()) => {
-                        let now = self.sessions.host().now();
-                        all_failed(grants, &session.health.fitness().refusal(&session.place, now))
-                    }
-                    Err(error) => all_failed(grants, &error),
-                };
+                let now = self.sessions.host().now();
+                return all_failed(grants, &Fitness::Unknown.refusal(&session.place, now));
             }
             Err(error) => return all_failed(grants, &error),
         };
