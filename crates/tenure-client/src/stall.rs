@@ -97,11 +97,30 @@ impl StallDetector {
         since.is_some_and(|since| since.elapsed(self.host.now()) > self.limit)
     }
 
+    /// Waits until no byte has arrived for `limit`, or until `limit` has passed `most` times: a slow server may answer as
+    /// often as a caller needs, each time as late as that.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn silence(&self, limit: Duration, most: u32) {
+        let end = self.host.now() + limit * most;
+        let (mut heard, mut since) = (self.heard(), self.host.now());
+        while since.elapsed(self.host.now()) < limit && !end.is_over(self.host.now()) {
+            self.host.sleep_until(self.host.now() + limit / LOOKS).await;
+            if self.heard() != heard {
+                (heard, since) = (self.heard(), self.host.now());
+            }
+        }
+    }
+
     /// How often bytes were received: it grows while the connection makes progress.
     pub fn heard(&self) -> u64 {
         locked(&self.state).heard
     }
 }
+
+/// How often the silence of a limit is looked for.
+const LOOKS: u32 = 8;
 
 impl StallState {
     /// An answer that may be missing counts from the first check that finds it so.
@@ -172,6 +191,28 @@ mod tests {
         ms(400).await;
         assert!(!detector.is_stalled(), "nobody has waited for long");
         drop(first);
+    }
+
+    /// A server of 300 ms to an answer was given up 2 s after the socket, with one of eight answers missing, each time.
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_server_is_not_silent_until_it_has_answered_often_enough() {
+        let detector = detector();
+        let began = tokio::time::Instant::now();
+        let silence = async {
+            detector.silence(LIMIT, 8).await;
+            began.elapsed()
+        };
+        let answers = async |pause: u64, count: usize| {
+            for _ in 0..count {
+                ms(pause).await;
+                detector.on_heard();
+            }
+        };
+        let (silent, ()) = tokio::join!(silence, answers(400, 5));
+        assert!((2_500..2_700).contains(&silent.as_millis()), "{silent:?}");
+        let began = tokio::time::Instant::now();
+        let (_, ()) = tokio::join!(detector.silence(LIMIT, 8), answers(100, 40));
+        assert!((4_000..4_200).contains(&began.elapsed().as_millis()), "it is not for ever");
     }
 
     /// No caller needs to wait for the whole limit: the request has no answer, whichever caller dropped it.

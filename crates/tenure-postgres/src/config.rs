@@ -47,7 +47,8 @@ pub struct Config {
     pub channel_binding: ChannelBinding,
     /// A file with passwords, one line for each `host:port:database:user:password`, as libpq reads it at each connect.
     pub passfile: Option<PathBuf>,
-    /// Whether a server that takes no writes is passed over; always, where there are several.
+    /// Whether a server that takes no writes is passed over; always, where there are several. Otherwise it is asked what it can
+    /// answer: what is held, and not for a lock.
     pub must_write: bool,
     /// How long a connection may take to open.
     pub connect_timeout: Duration,
@@ -252,7 +253,7 @@ impl Config {
             key: None,
             channel_binding: ChannelBinding::Prefer,
             passfile: None,
-            must_write: false,
+            must_write: true,
             connect_timeout: Duration::from_secs(2),
             table: "tenure_lock".into(),
             listen: Listen::Same,
@@ -360,6 +361,10 @@ impl Config {
         if parts.len() > 2 || !parts.iter().all(is_name) {
             return Err(bad("table= is name or schema.name, each of 1 to 63 bytes, as in table=app.locks"));
         }
+        // It is that of one session, which no other client sees.
+        if parts.len() == 2 && parts[0].starts_with("pg_temp") {
+            return Err(bad("table= is in a schema that all clients see, which pg_temp is not"));
+        }
         if let Listen::At(other) = &self.listen {
             other.validate().map_err(not_past_the_pooler)?;
         }
@@ -405,7 +410,7 @@ impl Config {
                 BINDING.word(self.channel_binding).filter(|_| self.channel_binding != plain.channel_binding),
             )
             .file("passfile", self.passfile.as_deref())
-            .set("target_session_attrs", self.must_write.then_some("read-write"))
+            .set("target_session_attrs", (!self.must_write).then_some("any"))
             .set("application_name", Some(&*self.application).filter(|name| *name != plain.application))
             .set("options", self.options.as_ref().and_then(Secret::word))
             .set("table", Some(&*self.table).filter(|table| *table != plain.table))
@@ -463,10 +468,9 @@ impl Config {
         self
     }
 
-    /// The table, quoted.
-    pub(crate) fn quoted_table(&self) -> String {
-        let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
-        self.table.split('.').map(quoted).collect::<Vec<_>>().join(".")
+    /// The schema of the table, where one is named, and its name in there.
+    pub(crate) fn table_parts(&self) -> (Option<&str>, &str) {
+        self.table.split_once('.').map_or((None, &*self.table), |(schema, name)| (Some(schema), name))
     }
 
     /// For people: where it is, without a secret.
@@ -512,10 +516,7 @@ mod tests {
             (Some("app"), Some("p@ss"))
         );
         assert_eq!((c.database.as_deref(), c.tls_mode()), (Some("shop"), TlsMode::Require));
-        assert_eq!(
-            (c.quoted_table().as_str(), c.rules.claim_ttl),
-            ("\"app\".\"my\"\"lock\"", Duration::from_secs(1))
-        );
+        assert_eq!((c.table_parts(), c.rules.claim_ttl), ((Some("app"), "my\"lock"), Duration::from_secs(1)));
         assert_eq!(read("postgresql://h").servers(), [PgServer::Host("h".into(), 5432)]);
         assert_eq!(read("postgres://h/d?port=7").servers(), read("postgres://h:7/d").servers());
         assert_eq!(read("postgres://[::1]:7/d").servers(), [PgServer::Host("::1".into(), 7)]);
@@ -533,7 +534,8 @@ mod tests {
         let c = read("postgres://a,b:6000/d?target_session_attrs=any");
         assert_eq!(c.servers(), [PgServer::Host("a".into(), 5432), PgServer::Host("b".into(), 6000)]);
         assert!(c.needs_writes());
-        assert!(!read("postgres://a/d").needs_writes());
+        assert!(read("postgres://a/d").needs_writes());
+        assert!(!read("postgres://a/d?target_session_attrs=any").needs_writes());
         assert!(read("postgres://a/d?target_session_attrs=read-write").needs_writes());
     }
 
@@ -543,7 +545,7 @@ mod tests {
         for url in [
             "postgres://a,[fe80::1%25e],[::1]:5,b:6/d?port=7",
             "postgres://%2Frun%2Fpg,a,b:6/or/ders?port=7,,8",
-            "postgres://u:p@/d?host=/run/a,/run/b&port=,8&target_session_attrs=primary",
+            "postgres://u:p@/d?host=/run/a,/run/b&port=,8&target_session_attrs=any",
             "postgres://h/d?sslmode=prefer&options=-c%20a%3Db&table=a.b&listen=postgres://u:p@h%3Flisten=off",
         ] {
             let config = read(url);
@@ -600,6 +602,7 @@ mod tests {
             ("postgres://h/d?channel_binding=x", "channel_binding= is"),
             ("postgres://h/d?table=", "table="),
             ("postgres://h/d?table=a.b.c", "table="),
+            ("postgres://h/d?table=pg_temp.b", "that all clients see"),
             ("postgres://h/d?claim_ttl=9s", "outside"),
             ("postgres://h/d?claim_ttl=soon", "claim_ttl= is no duration"),
             ("postgres://h/d?sslmode=maybe", "sslmode="),

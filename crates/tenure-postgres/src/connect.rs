@@ -23,7 +23,7 @@ use rustls::{
     server::ParsedCertificate,
 };
 use tenure_client::{Secret, Socket, StallDetector, tls};
-use tenure_core::BackendError;
+use tenure_core::{BackendError, ErrorKind};
 use tokio_postgres::{
     AsyncMessage, CancelToken, Client, Connection, Error, NoTls,
     config::{self, SslMode},
@@ -34,6 +34,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use crate::{
     config::{ChannelBinding, Config, PgServer, TlsMode},
     error,
+    schema::not_one_writer,
 };
 
 /// Moves bytes and tells what the server says unasked; ends with the connection.
@@ -59,14 +60,17 @@ pub(crate) async fn open(
     let own_end = socket.own_end();
     let failed = |error| error::connecting(&place.to_string(), error);
     let settings = settings(config, place)?;
-    let (client, driver) = if settings.get_ssl_mode() == SslMode::Disable {
+    let (client, is_cockroach, driver) = if settings.get_ssl_mode() == SslMode::Disable {
         let (client, connection) = settings.connect_raw(socket, NoTls).await.map_err(failed)?;
-        (client, driver(connection))
+        (client, is_cockroach(&connection), driver(connection))
     } else {
         let (client, connection) =
             settings.connect_raw(socket, handshake(config, place)?).await.map_err(failed)?;
-        (client, driver(connection))
+        (client, is_cockroach(&connection), driver(connection))
     };
+    if is_cockroach {
+        return Err(error::refused(&place.to_string(), ErrorKind::Invalid, not_one_writer("CockroachDB")));
+    }
     Ok(Opened { client, driver, own_end })
 }
 
@@ -98,6 +102,11 @@ fn handshake(
     let mut connector = connector(config)?;
     let Ok(handshake) = MakeTlsConnect::<Socket>::make_tls_connect(&mut connector, host);
     Ok(handshake)
+}
+
+/// It says so itself, and does not take all that is asked next.
+fn is_cockroach<T: TlsStream + Unpin>(connection: &Connection<Socket, T>) -> bool {
+    connection.parameter("crdb_version").is_some()
 }
 
 fn driver<T>(mut connection: Connection<Socket, T>) -> Driver

@@ -15,13 +15,13 @@ use crate::{
     config::Listen,
     error,
     schema::{ConnectionFacts, LockTable, since_epoch},
-    session::{PgSession, SessionSource},
+    session::{Identity, PgSession, SessionSource},
+    sql::Awaiting,
 };
 
 /// Settings of the server and rights of ours. In: table. Out: see [`DatabaseFacts::read`].
 const QUESTION: &str = "SELECT current_setting('server_version'), current_setting('server_version_num')::int, \
-    current_setting('fsync') = 'on', current_setting('synchronous_commit') <> 'off', \
-    current_setting('synchronous_standby_names') = '', (SELECT count(*) FROM pg_stat_replication), \
+    current_setting('fsync') = 'on', current_setting('synchronous_standby_names') = '', (SELECT count(*) FROM pg_stat_replication), \
     clock_timestamp(), c.relpersistence::text, \
     coalesce(has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT') \
         AND has_table_privilege(c.oid, 'UPDATE'), true), \
@@ -47,7 +47,6 @@ struct DatabaseFacts {
     version: String,
     version_number: i32,
     syncs: bool,
-    waits_for_disk: bool,
     waits_for_no_standby: bool,
     standbys: i64,
     clock: Duration,
@@ -70,8 +69,8 @@ struct DatabaseFacts {
 
 impl DatabaseFacts {
     async fn read(sessions: &SessionSource, session: &PgSession) -> Result<Self, CellError> {
-        let connection = session.look().await?;
-        let rows = session.ask(QUESTION, &[(&sessions.shared.sql.table, Type::TEXT)]).await?;
+        let connection = (*session.look().await?).clone();
+        let rows = session.ask(QUESTION, &[(&connection.sql.table, Type::TEXT)]).await?;
         let ours = sessions.shared.host.now().wall;
         let row = rows.first().ok_or(CellError::Overtaken)?;
         let facts = Self::of(row, connection, ours);
@@ -85,21 +84,20 @@ impl DatabaseFacts {
             version: row.try_get(0)?,
             version_number: row.try_get(1)?,
             syncs: row.try_get(2)?,
-            waits_for_disk: row.try_get(3)?,
-            waits_for_no_standby: row.try_get(4)?,
-            standbys: row.try_get(5)?,
-            clock: since_epoch(row.try_get(6)?),
-            persistence: row.try_get(7)?,
-            may_write: row.try_get(8)?,
-            may_delete: row.try_get(9)?,
-            writes_whole_pages: row.try_get(10)?,
-            triggers: row.try_get(11)?,
-            rules: row.try_get(12)?,
-            has_policies: row.try_get(13)?,
-            open_s: row.try_get(14)?,
-            prepared_s: row.try_get(15)?,
-            slot_age: row.try_get(16)?,
-            dead_rows: row.try_get(17)?,
+            waits_for_no_standby: row.try_get(3)?,
+            standbys: row.try_get(4)?,
+            clock: since_epoch(row.try_get(5)?),
+            persistence: row.try_get(6)?,
+            may_write: row.try_get(7)?,
+            may_delete: row.try_get(8)?,
+            writes_whole_pages: row.try_get(9)?,
+            triggers: row.try_get(10)?,
+            rules: row.try_get(11)?,
+            has_policies: row.try_get(12)?,
+            open_s: row.try_get(13)?,
+            prepared_s: row.try_get(14)?,
+            slot_age: row.try_get(15)?,
+            dead_rows: row.try_get(16)?,
         })
     }
 }
@@ -112,18 +110,14 @@ pub(crate) async fn examine<B: Backend>(
     over: impl FnOnce(Arc<PgSession>) -> B,
 ) -> Result<Vec<Finding>, BackendError> {
     let place = sessions.shared.config.place_name();
-    let database = match DatabaseFacts::read(sessions, &*sessions.session().await?).await {
-        // Once more on a new connection.
-        Err(CellError::Broken(_)) => {
-            let session = sessions.session().await?;
-            let read = DatabaseFacts::read(sessions, &session).await;
-            read.map_err(|failure| error::settled(session.name(), failure))?
-        }
-        answer => answer.map_err(|failure| error::settled(&place, failure))?,
-    };
+    let (session, others) = servers(sessions).await?;
+    let database = DatabaseFacts::read(sessions, &session).await;
+    let database = database.map_err(|failure| error::settled(session.name(), failure))?;
+    session.leave();
     let what = format!("PostgreSQL {} at {place}", database.version);
     let mut findings = vec![finding(Note, what, "nothing to do")];
     findings.extend(judged(&CHECKS, &database));
+    findings.extend(others);
     let facts = &database.connection;
     if facts.table == LockTable::Ours && facts.takes_writes && database.may_write {
         findings.extend(tried(sessions, over).await);
@@ -136,9 +130,64 @@ pub(crate) async fn examine<B: Backend>(
     Ok(findings)
 }
 
+/// The server that takes writes, or else the first that answers; and what is found of all that are named.
+async fn servers(sessions: &SessionSource) -> Result<(Arc<PgSession>, Vec<Finding>), BackendError> {
+    let (mut answering, mut findings, mut last) = (Vec::new(), Vec::new(), None);
+    for (name, opened) in sessions.each().await {
+        match opened {
+            Ok(session) => {
+                let facts = ServerFacts {
+                    name,
+                    takes_writes: session.facts().takes_writes,
+                    is: session.identity().await,
+                };
+                answering.push((session, facts));
+            }
+            Err(error) => {
+                let what = format!("cannot reach {name} ({})", described(&error));
+                findings.push(finding(Warning, what, "start it, or take it out of the URL"));
+                last = Some(error);
+            }
+        }
+    }
+    let at = answering.iter().position(|(_, facts)| facts.takes_writes).unwrap_or(0);
+    findings.extend(are_one(&answering.iter().map(|(_, facts)| facts).collect::<Vec<_>>()));
+    match answering.get(at) {
+        Some((session, _)) => Ok((session.clone(), findings)),
+        None => Err(last.expect("BUG: a configuration names a server")),
+    }
+}
+
+/// One of the servers that are named.
+struct ServerFacts {
+    name: String,
+    takes_writes: bool,
+    is: Option<Identity>,
+}
+
+/// Whether all servers are one database and its copies, of which one takes writes.
+fn are_one(servers: &[&ServerFacts]) -> Option<Finding> {
+    let others = |at: usize| servers[at + 1..].iter();
+    let pairs = || (0..servers.len()).flat_map(|at| others(at).map(move |other| (servers[at], *other)));
+    let database = |it: &ServerFacts| it.is.and_then(|is| is.database);
+    let differ = |(one, other): &(&ServerFacts, &ServerFacts)| {
+        database(one).zip(database(other)).is_some_and(|(one, other)| one != other)
+    };
+    // Two names may lead to one server, as two poolers before it do.
+    let both_write = |(one, other): &(&ServerFacts, &ServerFacts)| {
+        one.takes_writes && other.takes_writes && (one.is.is_none() || one.is != other.is)
+    };
+    let told = |(one, other): (&ServerFacts, &ServerFacts), what: &str| {
+        let what = format!("{} and {} {what}: two may hold one lock", one.name, other.name);
+        finding(Problem, what, "name one primary and its standbys")
+    };
+    let differing = pairs().find(differ).map(|pair| told(pair, "are two databases, not one and its copy"));
+    differing.or_else(|| pairs().find(both_write).map(|pair| told(pair, "both take writes")))
+}
+
 /// Whether what was granted is there after a crash; the table and our rights; and what was added to the table
 /// that may change, swallow or hide what is written to it.
-const CHECKS: [Check<DatabaseFacts>; 16] = [
+const CHECKS: [Check<DatabaseFacts>; 15] = [
     Check::new("version", |it| {
         let what = format!("PostgreSQL {} is older than 11", it.version);
         found(
@@ -158,16 +207,12 @@ const CHECKS: [Check<DatabaseFacts>; 16] = [
         let remedy = "set full_page_writes = on, unless the file system writes pages of 8 KB whole";
         found(!it.writes_whole_pages, Problem, what, remedy)
     }),
-    Check::new("synchronous_commit", |it| {
-        let what = "synchronous_commit is off: a crash forgets locks that were granted in its last moments";
-        let remedy = "ALTER ROLE … SET synchronous_commit = on, for the role that uses the table";
-        found(!it.waits_for_disk, Problem, what, remedy)
-    }),
     Check::new("standbys", |it| {
         let what = "commits do not wait for a standby: a fail-over may forget the last locks, and only the \
                     token protects then";
-        let remedy = "set synchronous_standby_names, if that is worth its time";
-        found(it.standbys > 0 && it.waits_for_no_standby, Note, what, remedy)
+        let remedy = "set synchronous_standby_names, and synchronous_commit = on, if that is worth its time";
+        let is_alone = it.waits_for_no_standby || it.connection.awaiting == Awaiting("local");
+        found(it.standbys > 0 && is_alone, Note, what, remedy)
     }),
     Check::new("writes", |it| {
         let kind = if it.connection.is_standby { "a standby" } else { "set to read only" };
@@ -321,6 +366,7 @@ async fn try_apart<B: Backend>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sql::Sql;
 
     fn healthy() -> DatabaseFacts {
         DatabaseFacts {
@@ -331,12 +377,15 @@ mod tests {
                 takes_places: true,
                 table: LockTable::Ours,
                 clock: Duration::ZERO,
+                many_writers: None,
+                schema: None,
+                awaiting: Awaiting("on"),
+                sql: Arc::new(Sql::new("locks", Awaiting("on"))),
             },
             ours: Duration::ZERO,
             version: "11.0".into(),
             version_number: 110_000,
             syncs: true,
-            waits_for_disk: true,
             waits_for_no_standby: false,
             standbys: 1,
             clock: Duration::ZERO,
@@ -354,6 +403,31 @@ mod tests {
         }
     }
 
+    /// A URL that named two primaries was taken, and each process used the one that it reached first.
+    #[test]
+    fn servers_that_are_not_one_are_a_finding() {
+        let server = |name: &str, takes_writes, is: Option<(u64, Option<i64>)>| ServerFacts {
+            name: name.into(),
+            takes_writes,
+            is: is.map(|(started, database)| Identity { started: Duration::from_secs(started), database }),
+        };
+        let found = |one: ServerFacts, other: ServerFacts| are_one(&[&one, &other]).map(|found| found.what);
+        let (a, b) = (Some((1, Some(7))), Some((2, Some(7))));
+        assert_eq!(found(server("a", true, a), server("b", false, b)), None, "a primary and its standby");
+        assert_eq!(found(server("a", true, a), server("b", true, a)), None, "two poolers before one server");
+        let both = found(server("a", true, a), server("b", true, b)).unwrap();
+        assert!(both.starts_with("a and b both take writes"), "{both}");
+        let unknown = found(server("a", true, None), server("b", true, None)).unwrap();
+        assert!(unknown.contains("both take writes"), "{unknown}");
+        let two = found(server("a", true, a), server("b", false, Some((2, Some(8))))).unwrap();
+        assert!(two.contains("are two databases"), "{two}");
+        assert_eq!(
+            found(server("a", true, Some((1, None))), server("b", false, b)),
+            None,
+            "the role may not ask"
+        );
+    }
+
     type Change = fn(&mut DatabaseFacts);
 
     #[test]
@@ -367,7 +441,7 @@ mod tests {
             (|it| it.slot_age = 200_000, Warning, "a replication slot keeps old versions"),
             (|it| it.dead_rows = 30_000, Warning, "(30000 in the table)"),
             (|it| it.writes_whole_pages = false, Problem, "full_page_writes is off"),
-            (|it| it.waits_for_disk = false, Problem, "synchronous_commit is off"),
+            (|it| it.connection.awaiting = Awaiting("local"), Note, "do not wait for a standby"),
             (|it| it.waits_for_no_standby = true, Note, "do not wait for a standby"),
             (|it| it.connection.takes_writes = false, Problem, "set to read only"),
             (

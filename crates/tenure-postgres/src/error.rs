@@ -80,6 +80,14 @@ pub(crate) fn connecting(place: &str, error: Error) -> BackendError {
     BackendError::new(kind, Outcome::NotApplied, message).with("postgres", place).caused_by(error)
 }
 
+/// It did not open in time: nothing was asked.
+pub(crate) fn not_opened(place: &str, patience: std::time::Duration) -> BackendError {
+    let message = format!(
+        "the PostgreSQL server does not answer: no answer to a connection came within {patience:?} (connect_timeout=)"
+    );
+    refused(place, Unavailable, message)
+}
+
 pub(crate) fn unreachable(place: &str, error: std::io::Error) -> BackendError {
     let message = "cannot reach the PostgreSQL server; check that it runs and that the URL is right";
     BackendError::new(Unavailable, Outcome::NotApplied, message).with("postgres", place).caused_by(error)
@@ -151,9 +159,12 @@ pub(crate) fn is_table_missing(error: &Error) -> bool {
     error.code() == Some(&SqlState::UNDEFINED_TABLE)
 }
 
-/// The server took writes when it was looked at, and does not any more.
-pub(crate) fn is_demoted(error: &Error) -> bool {
-    error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION)
+/// Another server might answer something else: this one took writes when it was looked at, and does not any more; or it stops,
+/// starts or recovers. The name of the host may lead to its successor by now, which only a new connection finds.
+pub(crate) fn is_of_the_server(error: &Error) -> bool {
+    let of_server =
+        |code: &SqlState| *code == SqlState::READ_ONLY_SQL_TRANSACTION || code.code().starts_with("57P0");
+    error.code().is_some_and(of_server)
 }
 
 /// The server ended it: what was asked before may have been committed.
@@ -193,12 +204,13 @@ const CODES: &[(SqlState, ErrorKind, &str)] = &[
     (
         SqlState::READ_ONLY_SQL_TRANSACTION,
         Unavailable,
-        "this PostgreSQL server takes no writes: it is a standby, or default_transaction_read_only is on",
+        "this PostgreSQL server takes no writes: it is a standby, or default_transaction_read_only is on, for the role or in a \
+         session of a pooler",
     ),
     (
         SqlState::QUERY_CANCELED,
         Unavailable,
-        "the PostgreSQL server stopped the statement: the row is locked by another transaction, or a time limit was reached",
+        "the PostgreSQL server stopped the statement: the row is locked by another transaction, or statement_timeout was reached",
     ),
     (
         SqlState::UNTRANSLATABLE_CHARACTER,
@@ -220,6 +232,8 @@ const CODES: &[(SqlState, ErrorKind, &str)] = &[
 const NOT_YOU: &str = "the PostgreSQL server refuses this user or password";
 const NOT_TAKEN: &str = "the table refuses what tenure writes: a column that was added needs a default, or a check or a \
                          length is too strict";
+pub(crate) const NOT_ONE_DATABASE: &str =
+    "the servers of the URL are not one database and its copies: two may hold one lock; name those of one";
 pub(crate) const NOT_OURS: &str = "the table is not one of tenure; name another with table=";
 
 fn judge(code: &SqlState) -> Option<KindAndMessage> {

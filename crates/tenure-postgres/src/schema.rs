@@ -2,13 +2,18 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use tenure_core::{BackendError, ErrorKind};
 use tokio_postgres::{Error, Row};
 
-use crate::{config::PgServer, error};
+use crate::{
+    config::PgServer,
+    error,
+    sql::{Awaiting, Sql},
+};
 
 /// What was found when a connection was made.
 #[derive(Clone, Debug)]
@@ -21,6 +26,14 @@ pub(crate) struct ConnectionFacts {
     pub(crate) takes_places: bool,
     pub(crate) table: LockTable,
     pub(crate) clock: Duration,
+    /// What lets several servers take writes.
+    pub(crate) many_writers: Option<&'static str>,
+    /// Where the table is, or would be made; none: the path of the role names no schema that there is.
+    pub(crate) schema: Option<String>,
+    /// What the commits of our writes wait for.
+    pub(crate) awaiting: Awaiting,
+    /// The statements for this table in this schema.
+    pub(crate) sql: Arc<Sql>,
 }
 
 /// What was found where the table should be: ours is one that has what we use, whatever else it has.
@@ -53,14 +66,26 @@ fn is_direct(
 
 impl ConnectionFacts {
     /// From the row of [`LOOK`].
-    pub(crate) fn read(row: &Row, place: &PgServer, own_end: Option<SocketAddr>) -> Result<Self, Error> {
+    pub(crate) fn read(
+        row: &Row,
+        (schema, table): (Option<&str>, &str),
+        place: &PgServer,
+        own_end: Option<SocketAddr>,
+    ) -> Result<Self, Error> {
         let (port, server): (Option<i32>, i32) = (row.try_get(0)?, row.try_get(1)?);
         let address: Option<IpAddr> = row.try_get(10)?;
         let (is_there, columns): (bool, String) = (row.try_get(5)?, row.try_get(6)?);
         let (is_unique, has_ours): (bool, bool) = (row.try_get(7)?, row.try_get(8)?);
         let seen = address.zip(port.and_then(|port| u16::try_from(port).ok())).map(SocketAddr::from);
         let is_direct = is_direct(place, own_end, (seen, server));
+        let found: Option<String> = row.try_get(11)?;
+        let awaiting = Awaiting::of(row.try_get(12)?);
+        let sql = Arc::new(Sql::new(&quoted(found.as_deref().or(schema), table), awaiting));
         Ok(Self {
+            many_writers: many_writers(row.try_get(13)?, row.try_get(14)?),
+            schema: found,
+            awaiting,
+            sql,
             is_direct,
             takes_writes: row.try_get(2)?,
             is_standby: row.try_get(3)?,
@@ -84,9 +109,18 @@ impl ConnectionFacts {
         let message = if self.is_standby {
             "this PostgreSQL server is a standby and takes no writes; name its primary too"
         } else {
-            "this PostgreSQL server takes no writes: default_transaction_read_only is on"
+            "this PostgreSQL server takes no writes: default_transaction_read_only is on, for the role or in a session of a pooler"
         };
         Err(error::refused(place, ErrorKind::Unavailable, message))
+    }
+
+    /// # Errors
+    /// `Invalid` where several servers take writes: a lease is compared by one server and ends by its clock.
+    pub(crate) fn must_be_one_writer(&self, place: &str) -> Result<(), BackendError> {
+        match self.many_writers {
+            Some(what) => Err(error::refused(place, ErrorKind::Invalid, not_one_writer(what))),
+            None => Ok(()),
+        }
     }
 
     /// # Errors
@@ -104,21 +138,62 @@ impl ConnectionFacts {
     }
 }
 
+/// Why a database is refused in which several servers take writes.
+pub(crate) fn not_one_writer(what: &str) -> String {
+    format!(
+        "{what} lets several servers take writes, each by its own clock; locks need a PostgreSQL with one that takes them"
+    )
+}
+
+/// What lets several servers of this version, with these extensions, take writes.
+fn many_writers(version: &str, extensions: &str) -> Option<&'static str> {
+    let is_of = |part: &str| version.contains(part);
+    let has = |wanted: &str| extensions.split(' ').any(|name| name == wanted);
+    let kinds = [
+        (is_of("CockroachDB"), "CockroachDB"),
+        (is_of("-YB-"), "YugabyteDB"),
+        (has("citus"), "Citus (the extension citus)"),
+        (has("bdr"), "EDB Postgres Distributed (the extension bdr)"),
+        (has("spock"), "pgEdge (the extension spock)"),
+        (has("pgactive"), "pgactive (the extension of this name)"),
+    ];
+    kinds.into_iter().find(|(is_it, _)| *is_it).map(|(_, what)| what)
+}
+
+/// A table as a statement names it.
+fn quoted(schema: Option<&str>, table: &str) -> String {
+    let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+    schema.into_iter().chain([table]).map(quoted).collect::<Vec<_>>().join(".")
+}
+
 /// A time of the server, since the Unix epoch.
 pub(crate) fn since_epoch(at: SystemTime) -> Duration {
     at.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// What must be known of a connection before it is used, in one row. In: table. Out: the port of our end as
+/// What must be known of a connection before it is used, in one row. In: schema, or none; table. Out: the port of our end as
 /// the server sees it, the server's own port, whether it takes writes, whether it is a standby, its clock;
 /// and of what has the table's name: whether there is such a thing, its columns and types, whether it is a
 /// table in which names are unique, whether it has the columns that we use; whether we may delete and names
-/// are in the order of their bytes; and the address of our end as the server sees it.
+/// are in the order of their bytes; the address of our end as the server sees it; the schema where the table is, or
+/// would be made; what a commit waits for; the words of its version, and its extensions.
 ///
 /// Those may be written (none is generated) and lose nothing of what is written to them: `varchar` is as good
 /// as `text`, for a name if it is long enough. What else there is, and in which order, does not matter.
 /// Servers before 12 know no `attgenerated`, hence the way over JSON.
-pub(crate) const LOOK: &str = "SELECT inet_client_port(), current_setting('port')::int, \
+///
+/// **Nothing of it depends on what another client has left in the session**, where a pooler leads several clients over one:
+/// `reset_val` is a setting as the login of the role made it. A name without a schema is looked for along that path, for that
+/// role, and never among the temporary tables, which PostgreSQL itself searches first.
+pub(crate) const LOOK: &str = "WITH login AS (SELECT set_config('role', (SELECT reset_val FROM pg_settings WHERE name = 'role'), true) || \
+        set_config('search_path', coalesce((SELECT nullif(reset_val, '') FROM pg_settings WHERE name = 'search_path'), '\"\"'), true) AS said), \
+    path AS (SELECT n.oid, n.nspname, s.at FROM login, \
+        unnest(CASE WHEN said <> '' THEN CASE WHEN $1::text IS NULL THEN current_schemas(false) ELSE ARRAY[$1::name] END END) \
+            WITH ORDINALITY AS s(name, at) JOIN pg_namespace n ON n.nspname = s.name WHERE n.oid <> pg_my_temp_schema()), \
+    wanted AS (SELECT 1 AS one, (SELECT c.oid FROM path JOIN pg_class c ON c.relnamespace = path.oid \
+            WHERE c.relname = $2::name ORDER BY path.at LIMIT 1) AS oid, \
+        (SELECT nspname FROM path ORDER BY at LIMIT 1) AS schema) \
+    SELECT inet_client_port(), current_setting('port')::int, \
     current_setting('transaction_read_only') = 'off', pg_is_in_recovery(), clock_timestamp(), c.oid IS NOT NULL, \
     coalesce((SELECT string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || \
             CASE to_jsonb(a) ->> 'attgenerated' WHEN 's' THEN ' generated' ELSE '' END, ', ' ORDER BY a.attnum) \
@@ -133,12 +208,37 @@ pub(crate) const LOOK: &str = "SELECT inet_client_port(), current_setting('port'
         AND coalesce(to_jsonb(a) ->> 'attgenerated', '') = '' \
         AND (a.attname <> 'name' OR a.atttypmod = -1 OR a.atttypmod >= 516)), \
     coalesce(has_table_privilege(c.oid, 'DELETE'), true) AND coalesce((SELECT n.collname = 'C' \
-        FROM pg_attribute a JOIN pg_collation n ON n.oid = a.attcollation WHERE a.attrelid = c.oid AND a.attname = 'name'), true), inet_client_addr() \
-    FROM (SELECT to_regclass($1) AS oid) AS wanted LEFT JOIN pg_class c ON c.oid = wanted.oid";
+        FROM pg_attribute a JOIN pg_collation n ON n.oid = a.attcollation WHERE a.attrelid = c.oid AND a.attname = 'name'), true), inet_client_addr(), \
+    coalesce((SELECT nspname FROM pg_namespace WHERE oid = c.relnamespace), wanted.schema)::text, \
+    (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'), version(), \
+    coalesce((SELECT string_agg(extname::text, ' ') FROM pg_extension), '') \
+    FROM login JOIN wanted ON said <> '' LEFT JOIN pg_class c ON c.oid = wanted.oid";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// They answered all that is asked, and two nodes of one cluster compared and set by two clocks.
+    #[test]
+    fn a_database_with_many_writers_is_known_by_its_name() {
+        let yugabyte =
+            "PostgreSQL 11.2-YB-2.18.0.0-b0 on x86_64-pc-linux-gnu, compiled by clang version 15.0.3, 64-bit";
+        let cockroach =
+            "CockroachDB CCL v23.1.11 (x86_64-pc-linux-gnu, built 2023/09/27 01:53:43, go1.19.10)";
+        let plain = "PostgreSQL 15.14 (Debian 15.14-0+deb12u1) on x86_64-pc-linux-gnu, compiled by gcc 12.2.0, 64-bit";
+        for (version, extensions, found) in [
+            (yugabyte, "plpgsql pg_stat_statements", Some("YugabyteDB")),
+            (cockroach, "", Some("CockroachDB")),
+            (plain, "plpgsql citus citus_columnar", Some("Citus")),
+            (plain, "plpgsql bdr", Some("EDB Postgres Distributed")),
+            (plain, "plpgsql spock", Some("pgEdge")),
+            (plain, "pgactive", Some("pgactive")),
+            (plain, "plpgsql citus_columnar postgis", None),
+        ] {
+            let what = many_writers(version, extensions);
+            assert_eq!(what.and_then(|what| what.split(" (").next()), found, "{version} {extensions}");
+        }
+    }
 
     /// Hazard 54. A pooler's end had the number of ours by chance, and `LISTEN` was left in a connection of
     /// its pool: the number of a port says nothing of the machine that it belongs to, nor of the server

@@ -3,12 +3,13 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, SystemTime},
 };
 
+use futures_util::future::join_all;
 use tenure_cas::CellError;
 use tenure_client::{Channels, Connections, End, Link, SingleFlight, StallDetector};
 use tenure_core::{Audience, BackendError, ErrorKind, Hint, Host, Notifier, OwnerId, ProcessId, locked};
@@ -22,14 +23,17 @@ use crate::{
     connect::{self, Driver, Opened},
     error,
     schema::{ConnectionFacts, LOOK, LockTable, since_epoch},
-    sql::Sql,
+    sql::{DATABASE, STARTED, Sql},
 };
 
 /// What all handles of one process have in common.
 pub(crate) struct PostgresState {
     pub(crate) config: Arc<Config>,
     pub(crate) host: Arc<dyn Host>,
-    pub(crate) sql: Sql,
+    /// Where the table is, once it was found: no later connection looks for it along another path.
+    pub(crate) schema: OnceLock<String>,
+    /// Which database it is, where several servers are named.
+    identifier: OnceLock<i64>,
     /// Whom a hint reaches without the server.
     pub(crate) notifier: Notifier,
 }
@@ -37,9 +41,30 @@ pub(crate) struct PostgresState {
 impl PostgresState {
     pub(crate) fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let config = config.with_password();
-        let sql = Sql::new(&config.quoted_table());
         let notifier = Notifier::with_turns(host.clone(), config.rules.claim_ttl);
-        Self { config: Arc::new(config), host, sql, notifier }
+        Self {
+            config: Arc::new(config),
+            host,
+            schema: OnceLock::new(),
+            identifier: OnceLock::new(),
+            notifier,
+        }
+    }
+
+    /// The table: its schema, where that is said or known, and its name.
+    fn table(&self) -> (Option<&str>, &str) {
+        let (said, name) = self.config.table_parts();
+        (said.or_else(|| self.schema.get().map(String::as_str)), name)
+    }
+
+    /// A table that was found stays where it is.
+    fn found(&self, facts: &ConnectionFacts) {
+        if facts.table != LockTable::Missing
+            && let Some(schema) = &facts.schema
+        {
+            // OK to ignore because the first to find it has said where.
+            let _ = self.schema.set(schema.clone());
+        }
     }
 }
 
@@ -93,6 +118,14 @@ impl SessionSource {
         }
     }
 
+    /// A connection to each of the servers, whatever it is, or why there is none; with its name.
+    pub(crate) async fn each(&self) -> Vec<(String, Result<Arc<PgSession>, BackendError>)> {
+        let SessionOpener(_, _, config) = &self.birth;
+        let open =
+            |place: PgServer| async { (place.to_string(), self.birth.open_one(place).await.map(Arc::new)) };
+        join_all(config.servers().into_iter().map(open)).await
+    }
+
     /// A connection of one's own, for what must not be mixed with the requests of others.
     pub(crate) async fn apart(&self) -> Result<PgSession, BackendError> {
         self.birth.clone().open().await
@@ -106,29 +139,30 @@ struct SessionOpener(Arc<PostgresState>, Arc<Channels>, Arc<Config>);
 impl SessionOpener {
     /// The first server that can be reached, and that takes writes if that is demanded.
     async fn open(self) -> Result<PgSession, BackendError> {
-        let Self(shared, channels, config) = self;
         let mut last = None;
-        for place in config.servers() {
-            let name = place.to_string();
-            let target = ConnectTarget { config: config.clone(), place };
-            let over = shared.host.sleep_until(shared.host.now() + config.connect_timeout);
-            let opened = tokio::select! {
-                biased;
-                opened = PgSession::open(shared.clone(), channels.clone(), target) => opened,
-                () = over => Err(error::refused(&name, ErrorKind::Unavailable, "the PostgreSQL server does not answer")),
+        for place in self.2.servers() {
+            let chosen = match self.open_one(place).await {
+                Ok(session) => session.chosen(&self.2).await,
+                Err(error) => Err(error),
             };
-            let opened = opened.and_then(|session| {
-                if config.needs_writes() {
-                    session.facts().must_take_writes(&name)?;
-                }
-                Ok(session)
-            });
-            match opened {
+            match chosen {
                 Ok(session) => return Ok(session),
                 Err(error) => last = Some(error),
             }
         }
         Err(last.expect("BUG: a configuration names a server"))
+    }
+
+    async fn open_one(&self, place: PgServer) -> Result<PgSession, BackendError> {
+        let Self(shared, channels, config) = self.clone();
+        let (host, name, patience) = (shared.host.clone(), place.to_string(), config.connect_timeout);
+        let stall = StallDetector::new(host.clone(), STUCK);
+        let opening = PgSession::open(shared, channels, ConnectTarget { config, place }, stall.clone());
+        tokio::select! {
+            biased;
+            opened = opening => opened,
+            () = stall.silence(patience, ANSWERS) => Err(error::not_opened(&name, patience)),
+        }
     }
 }
 
@@ -142,7 +176,7 @@ pub(crate) struct PgSession {
     at: ConnectTarget,
     name: String,
     client: Client,
-    facts: Mutex<ConnectionFacts>,
+    facts: Mutex<Arc<ConnectionFacts>>,
     stall: Arc<StallDetector>,
     fate: Arc<SessionEnd>,
     /// Whose hints it brings, as they were wanted: once for each audience.
@@ -156,37 +190,77 @@ impl PgSession {
         shared: Arc<PostgresState>,
         channels: Arc<Channels>,
         at: ConnectTarget,
+        stall: Arc<StallDetector>,
     ) -> Result<Self, BackendError> {
         let ConnectTarget { config, place } = &at;
-        let stall = StallDetector::new(shared.host.clone(), STUCK);
         let Opened { client, driver, own_end } = connect::open(config, place, stall.clone()).await?;
         let fate = Arc::<SessionEnd>::default();
         // The task ends with the connection, which ends with the last of those who have its client.
         shared.host.spawn(Box::pin(drive(driver, Ending(fate.clone(), channels.clone()))));
         let name = place.to_string();
-        let rows = client.query_typed(LOOK, &[(&shared.sql.table, Type::TEXT)]).await;
-        let facts = rows.and_then(|rows| ConnectionFacts::read(&rows[0], place, own_end));
+        let (schema, table) = shared.table();
+        let rows = client.query_typed(LOOK, &[(&schema, Type::TEXT), (&table, Type::TEXT)]).await;
+        let facts = rows.and_then(|rows| ConnectionFacts::read(&rows[0], shared.table(), place, own_end));
         let facts = facts.map_err(|error| error::settled(&name, error::asked(&name, error)))?;
-        let (facts, heard) = (Mutex::new(facts), Mutex::default());
+        facts.must_be_one_writer(&name)?;
+        shared.found(&facts);
+        let (facts, heard) = (Mutex::new(Arc::new(facts)), Mutex::default());
         let listening = SingleFlight::new(shared.host.clone());
         Ok(Self { shared, channels, at, name, client, facts, stall, fate, heard, listening })
+    }
+
+    /// The session, if its server is one of those that are meant.
+    async fn chosen(self, config: &Arc<Config>) -> Result<Self, BackendError> {
+        if config.hosts.len() > 1 && Arc::ptr_eq(config, &self.shared.config) {
+            self.must_be_the_same_database().await?;
+        }
+        if config.needs_writes() {
+            self.facts().must_take_writes(&self.name)?;
+        }
+        Ok(self)
+    }
+
+    /// # Errors
+    /// `Invalid`: of the servers that are named, one that this process has used is of another database.
+    async fn must_be_the_same_database(&self) -> Result<(), BackendError> {
+        let Some(own) = self.identity().await.and_then(|identity| identity.database) else { return Ok(()) };
+        if *self.shared.identifier.get_or_init(|| own) == own {
+            return Ok(());
+        }
+        Err(error::refused(&self.name, ErrorKind::Invalid, error::NOT_ONE_DATABASE))
+    }
+
+    /// Which server it is, as far as this role may ask.
+    pub(crate) async fn identity(&self) -> Option<Identity> {
+        let started = self.ask(STARTED, &[]).await.ok()?;
+        let started = started.first()?.try_get(0).map(since_epoch).ok()?;
+        let database = self.ask(DATABASE, &[]).await.ok();
+        let database = database.and_then(|rows| rows.first()?.try_get(0).ok());
+        Some(Identity { started, database })
     }
 
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    pub(crate) fn facts(&self) -> ConnectionFacts {
+    pub(crate) fn facts(&self) -> Arc<ConnectionFacts> {
         locked(&self.facts).clone()
     }
 
+    /// The statements for the table, where it was found.
+    pub(crate) fn sql(&self) -> Arc<Sql> {
+        locked(&self.facts).sql.clone()
+    }
+
     /// Looks at the table again.
-    pub(crate) async fn look(&self) -> Result<ConnectionFacts, CellError> {
-        let rows = self.ask(LOOK, &[(&self.shared.sql.table, Type::TEXT)]).await?;
+    pub(crate) async fn look(&self) -> Result<Arc<ConnectionFacts>, CellError> {
+        let (schema, table) = self.shared.table();
+        let rows = self.ask(LOOK, &[(&schema, Type::TEXT), (&table, Type::TEXT)]).await?;
         let known = self.facts();
-        let facts =
-            ConnectionFacts::read(&rows[0], &self.at.place, None).map_err(|e| error::asked(&self.name, e))?;
-        let facts = ConnectionFacts { is_direct: known.is_direct, ..facts };
+        let facts = ConnectionFacts::read(&rows[0], self.shared.table(), &self.at.place, None)
+            .map_err(|e| error::asked(&self.name, e))?;
+        self.shared.found(&facts);
+        let facts = Arc::new(ConnectionFacts { is_direct: known.is_direct, ..facts });
         *locked(&self.facts) = facts.clone();
         Ok(facts)
     }
@@ -202,7 +276,7 @@ impl PgSession {
                 LockTable::Strange(_) => return facts.must_be_ours(&self.name).map_err(CellError::Refused),
                 LockTable::Missing => {}
             }
-            match self.client.batch_execute(&self.shared.sql.create).await {
+            match self.client.batch_execute(&facts.sql.create).await {
                 Ok(()) => {}
                 Err(error) if was_race(&error) => race = Some(error),
                 Err(error) => return Err(error::asked(&self.name, error)),
@@ -221,12 +295,12 @@ impl PgSession {
         };
         drop(awaited);
         answer.map_err(|error| {
-            let is_demoted = error::is_demoted(&error);
+            let is_of_the_server = error::is_of_the_server(&error);
             if error::is_table_missing(&error) {
-                locked(&self.facts).table = LockTable::Missing;
+                Arc::make_mut(&mut locked(&self.facts)).table = LockTable::Missing;
             }
             let failure = error::asked(&self.name, error);
-            if is_demoted || matches!(failure, CellError::Broken(_)) {
+            if is_of_the_server || matches!(failure, CellError::Broken(_)) {
                 self.leave();
             }
             failure
@@ -368,6 +442,15 @@ impl SessionEnd {
     }
 }
 
+/// Which server it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// When it was started: two names of one server have the same.
+    pub(crate) started: Duration,
+    /// That of the database and its copies; none: the role may not ask.
+    pub(crate) database: Option<i64>,
+}
+
 /// One server of a configuration.
 #[derive(Clone)]
 struct ConnectTarget {
@@ -442,6 +525,9 @@ fn on_notification(channels: &Channels, from: &str, text: &str) {
 
 /// How long nothing may be answered before others get a connection of their own.
 const STUCK: Duration = Duration::from_millis(500);
+/// Answers that a connection takes to open: its socket, the offer of TLS, two of TLS, three of the login, and what is there. As
+/// many may come late, each by the patience at most.
+const ANSWERS: u32 = 8;
 const CREATE_TRIES: usize = 10;
 /// How long an answer is waited for over a connection that was left: 2 s.
 const HOPELESS: Duration = Duration::from_secs(2);

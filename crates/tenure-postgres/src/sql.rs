@@ -7,6 +7,7 @@ use tenure_cas::Patience;
 pub(crate) const READ: usize = 16;
 
 /// The statements for one table.
+#[derive(Debug)]
 pub(crate) struct Sql {
     /// Reads one lock and the server's clock. In: name. Out: version, state, time; no version: there is no
     /// such lock.
@@ -50,11 +51,12 @@ pub(crate) struct Sql {
     /// Makes the table. Rows stay on their page when they are written (no index has a column that changes),
     /// and the page has room for that.
     pub(crate) create: String,
-    /// The table as `to_regclass` wants it.
+    /// The table with its schema, as `to_regclass` wants it.
     pub(crate) table: String,
 }
 
 /// Statements on the rows of the tail of one lock.
+#[derive(Debug)]
 pub(crate) struct TailSql {
     /// Puts a place at the end of the tail. In: name, owner, state, whether it may be there, how the state of
     /// the lock must begin. Out: the name of its row, and whether that is what was written; no row: it was
@@ -74,6 +76,7 @@ pub(crate) struct TailSql {
 /// In: name, version, busy, state, state before, from, until. Out: time, and whether the row is what was
 /// written, which a trigger may prevent; no row: it is not as it was; or, of those that do not wait, another
 /// transaction has it locked.
+#[derive(Debug)]
 pub(crate) struct WriteSql {
     pub(crate) plain: String,
     /// And notifies other processes in the same transaction: hints leave with the commit or not at all. In:
@@ -86,7 +89,7 @@ pub(crate) struct WriteSql {
 
 impl WriteSql {
     /// `tail`: that a row is one of the tail of $1.
-    fn new(table: &str, patience: Patience, tail: &str) -> Self {
+    fn new(table: &str, (patience, awaiting): (Patience, Awaiting), tail: &str) -> Self {
         let is_ours = "t.name = $1 AND t.version = $2 AND t.state = $5";
         let plain = |alone: &str| {
             let when = format!(" AND clock_timestamp() BETWEEN $6 AND $7{alone}");
@@ -96,14 +99,14 @@ impl WriteSql {
             let at = "RETURNING clock_timestamp() AS at, (t.name, t.version, t.busy, t.state) IS NOT DISTINCT FROM \
                       ($1, $2 + 1, $3, $4) AS is_ours";
             match patience {
-                Patience::Any => format!("UPDATE {table} AS t {set} WHERE {is_ours}{when} {at}"),
+                Patience::Any | Patience::Brief => format!(
+                    "UPDATE {table} AS t {set} FROM {} AS own WHERE {is_ours}{when} AND own.said <> '' {at}",
+                    own(awaiting, patience)
+                ),
                 Patience::None => format!(
                     "WITH f AS (SELECT t.name FROM {table} AS t WHERE {is_ours}{when} FOR UPDATE SKIP LOCKED) \
-                     UPDATE {table} AS t {set} FROM f WHERE t.name = f.name AND {is_ours} {at}"
-                ),
-                Patience::Brief => format!(
-                    "UPDATE {table} AS t {set} FROM (SELECT set_config('lock_timeout', '50ms', true) AS text) AS brief \
-                     WHERE {is_ours}{when} AND brief.text <> '' {at}"
+                     UPDATE {table} AS t {set} FROM f, {} AS own WHERE t.name = f.name AND {is_ours} AND own.said <> '' {at}",
+                    own(awaiting, patience)
                 ),
             }
         };
@@ -149,7 +152,8 @@ impl TailSql {
 }
 
 impl Sql {
-    pub(crate) fn new(table: &str) -> Self {
+    /// For a table that is named with its schema.
+    pub(crate) fn new(table: &str, awaiting: Awaiting) -> Self {
         // In this order also if the column has got another one since we looked.
         let behind = "name COLLATE \"C\" > $1 || chr(1) AND name COLLATE \"C\"";
         let tail = format!("{behind} < $1 || chr(2)");
@@ -177,20 +181,21 @@ impl Sql {
                  SELECT made.version, made.at, (made.name, made.version, made.busy, made.state) \
                  IS NOT DISTINCT FROM ($1, new.version, false, $2) FROM made, new"
             ),
-            enqueue: enqueue(table),
+            enqueue: enqueue(table, awaiting),
             tail: TailSql::new(table, &tail),
-            write: WriteSql::new(table, Patience::Any, &tail),
-            write_unlocked: WriteSql::new(table, Patience::None, &tail),
-            write_briefly: WriteSql::new(table, Patience::Brief, &tail),
+            write: WriteSql::new(table, (Patience::Any, awaiting), &tail),
+            write_unlocked: WriteSql::new(table, (Patience::None, awaiting), &tail),
+            write_briefly: WriteSql::new(table, (Patience::Brief, awaiting), &tail),
             write_many: format!(
                 "WITH w AS (SELECT * FROM unnest($1::text[], $2::bigint[], $3::bool[], $4::text[], $5::text[]) \
                  AS w(name, version, busy, state, before)), \
                  f AS (SELECT l.name FROM {table} AS l JOIN w ON l.name = w.name AND l.version = w.version \
                  AND l.state = w.before WHERE clock_timestamp() BETWEEN $6 AND $7 FOR UPDATE OF l SKIP LOCKED) \
                  UPDATE {table} AS t SET version = t.version + 1, busy = w.busy, used = clock_timestamp(), \
-                 state = w.state FROM w, f WHERE t.name = w.name AND f.name = w.name AND t.version = w.version \
-                 AND t.state = w.before RETURNING w.name, clock_timestamp(), \
-                 (t.name, t.version, t.busy, t.state) IS NOT DISTINCT FROM (w.name, w.version + 1, w.busy, w.state)"
+                 state = w.state FROM w, f, {} AS own WHERE t.name = w.name AND f.name = w.name AND t.version = w.version \
+                 AND t.state = w.before AND own.said <> '' RETURNING w.name, clock_timestamp(), \
+                 (t.name, t.version, t.busy, t.state) IS NOT DISTINCT FROM (w.name, w.version + 1, w.busy, w.state)",
+                own(awaiting, Patience::None)
             ),
             list: format!(
                 "SELECT name, state, clock_timestamp() FROM {table} \
@@ -201,26 +206,64 @@ impl Sql {
                  ((SELECT least(100, 1600.0 / greatest(relpages, 1)) FROM pg_class WHERE oid = to_regclass($1))) \
                  WHERE NOT busy AND used < clock_timestamp() - interval '1 day' AND {MEMO_IS_OVER} FOR UPDATE SKIP LOCKED)"
             ),
-            create: format!("CREATE TABLE IF NOT EXISTS {table} ({COLUMNS}) WITH (fillfactor = 50)"),
+            create: format!(
+                "{AS_AT_LOGIN}; CREATE TABLE IF NOT EXISTS {table} ({COLUMNS}) WITH (fillfactor = 50)"
+            ),
             table: table.to_owned(),
         }
     }
 }
 
-fn enqueue(table: &str) -> String {
+/// What the commit of a write waits for, as `synchronous_commit` says it: never for nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Awaiting(pub(crate) &'static str);
+
+impl Awaiting {
+    /// From the setting as it was at the login of the role, which an operator chose. Without a wait for the disk no lease is
+    /// one (A3).
+    pub(crate) fn of(at_login: &str) -> Self {
+        Self(
+            ["local", "remote_write", "remote_apply"]
+                .into_iter()
+                .find(|known| *known == at_login)
+                .unwrap_or("on"),
+        )
+    }
+}
+
+/// What a write relies on, said for its own transaction alone: another client of a pooler may have left something else in the
+/// session. That its commit waits; that a wait for a standby which was cancelled is told; and how long it waits for a lock.
+fn own(Awaiting(commit): Awaiting, patience: Patience) -> String {
+    let brief = if patience == Patience::Brief { " || set_config('lock_timeout', '50ms', true)" } else { "" };
+    format!(
+        "(SELECT set_config('synchronous_commit', '{commit}', true) || set_config('client_min_messages', 'notice', true){brief} AS said)"
+    )
+}
+
+/// Says again what the login of the role said, for this transaction: where a table is made, and as whose.
+const AS_AT_LOGIN: &str = "SELECT set_config(name, reset_val, true) FROM pg_settings WHERE name IN \
+                           ('role', 'default_table_access_method', 'default_tablespace')";
+
+fn enqueue(table: &str, awaiting: Awaiting) -> String {
     let there = "(length(t.state) - length(replace(t.state, $5, ''))) / length($5)";
     format!(
-        "WITH w AS (SELECT set_config('lock_timeout', '50ms', true) AS brief), \
+        "WITH w AS {}, \
          f AS (SELECT t.name, t.version + 1 AS version, \
          CASE WHEN {there} + 1 < $6 THEN left(t.state, 1) ELSE $4 END || $3 || substr(t.state, 2) AS state \
          FROM {table} AS t, w WHERE t.name = $1 AND NOT starts_with(t.state, $4) AND strpos(t.state, $2) = 0 \
-         AND {there} < $6 AND clock_timestamp() <= $7 AND w.brief <> '' \
+         AND {there} < $6 AND clock_timestamp() <= $7 AND w.said <> '' \
          FOR NO KEY UPDATE OF t) \
          UPDATE {table} AS t SET version = f.version, busy = true, used = clock_timestamp(), state = f.state \
          FROM f WHERE t.name = f.name RETURNING t.version, t.state, clock_timestamp(), \
-         (t.version, t.busy, t.state) IS NOT DISTINCT FROM (f.version, true, f.state)"
+         (t.version, t.busy, t.state) IS NOT DISTINCT FROM (f.version, true, f.state)",
+        own(awaiting, Patience::Brief)
     )
 }
+
+/// When the server was started.
+pub(crate) const STARTED: &str = "SELECT pg_postmaster_start_time()";
+/// What a database and all its copies have in common. Refused to some roles.
+pub(crate) const DATABASE: &str = "SELECT system_identifier FROM pg_control_system()";
 
 /// Notifies another process. In: channel, payload.
 pub(crate) const NOTIFY: &str = "SELECT pg_notify($1, $2)";

@@ -93,7 +93,7 @@ impl Cell for RowStore {
         names: &[&LockName],
     ) -> Result<Vec<Option<CellReading>>, CellError> {
         let keys: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
-        let rows = session.ask(&self.shared().sql.read_many, &[(&keys, Type::TEXT_ARRAY)]).await?;
+        let rows = session.ask(&session.sql().read_many, &[(&keys, Type::TEXT_ARRAY)]).await?;
         let mut readings = vec![None; names.len()];
         for row in rows {
             let key: &str = session.column(&row, 0)?;
@@ -147,7 +147,7 @@ impl Cell for RowStore {
             (&most, Type::INT8),
             (&until, Type::TIMESTAMPTZ),
         ];
-        let rows = session.write(&self.shared().sql.enqueue, &arguments).await?;
+        let rows = session.write(&session.sql().enqueue, &arguments).await?;
         must_be_ours(session, rows.first(), 3)?;
         rows.first().map(|row| reading(session, row, 0)).transpose()
     }
@@ -177,7 +177,7 @@ impl Cell for RowStore {
             (&from, Type::TIMESTAMPTZ),
             (&until, Type::TIMESTAMPTZ),
         ];
-        for row in session.write(&self.shared().sql.write_many, &arguments).await? {
+        for row in session.write(&session.sql().write_many, &arguments).await? {
             let name: &str = session.column(&row, 0)?;
             if let Some(at) = names.iter().position(|known| *known == name) {
                 stored_rows[at] = Some(stored(session, &row, 1)?);
@@ -190,7 +190,7 @@ impl Cell for RowStore {
         if session.facts().table == LockTable::Missing && session.look().await?.table == LockTable::Missing {
             return Ok(Vec::new());
         }
-        let rows = session.ask(&self.shared().sql.list, &[(&prefix, Type::TEXT)]).await?;
+        let rows = session.ask(&session.sql().list, &[(&prefix, Type::TEXT)]).await?;
         let row = |row| Ok((session.column(row, 0)?, session.column(row, 1)?, session.time(row, 2)?));
         Ok(listed(rows.iter().map(row).collect::<Result<Vec<_>, CellError>>()?))
     }
@@ -238,10 +238,10 @@ impl PlacesBeside<Arc<PgSession>> for RowStore {
         place: &NewPlace<'_>,
     ) -> Result<Option<String>, CellError> {
         self.must_take_writes(session).await?;
-        let sql = &self.shared().sql.tail;
+        let sql = session.sql();
         if let Some(key) = place.key {
             let arguments: [Argument<'_>; 2] = [(&key, Type::TEXT), (&place.state, Type::TEXT)];
-            let kept = session.write(&sql.keep, &arguments).await?;
+            let kept = session.write(&sql.tail.keep, &arguments).await?;
             must_be_ours(session, kept.first(), 0)?;
             return Ok((!kept.is_empty()).then(|| key.to_owned()));
         }
@@ -252,7 +252,7 @@ impl PlacesBeside<Arc<PgSession>> for RowStore {
             (&place.may_be_there, Type::BOOL),
             (&place.behind, Type::TEXT),
         ];
-        let rows = session.write(&sql.stand, &arguments).await?;
+        let rows = session.write(&sql.tail.stand, &arguments).await?;
         must_be_ours(session, rows.first(), 1)?;
         rows.first().map(|row| session.column(row, 0)).transpose()
     }
@@ -269,11 +269,11 @@ impl PlacesBeside<Arc<PgSession>> for RowStore {
             (&place.key, Type::TEXT),
             (&place.may_have_another, Type::BOOL),
         ];
-        Ok(!session.write(&self.shared().sql.tail.withdraw, &arguments).await?.is_empty())
+        Ok(!session.write(&session.sql().tail.withdraw, &arguments).await?.is_empty())
     }
 
     async fn all(&self, session: &Arc<PgSession>, name: &LockName) -> Result<Vec<String>, CellError> {
-        let rows = session.ask(&self.shared().sql.tail.places, &[(&name.as_str(), Type::TEXT)]).await?;
+        let rows = session.ask(&session.sql().tail.places, &[(&name.as_str(), Type::TEXT)]).await?;
         rows.iter().map(|row| session.column(row, 0)).collect()
     }
 }
@@ -351,7 +351,7 @@ impl RowStore {
                 }
             }
         }
-        let (sql, key) = (&self.shared().sql, name.as_str());
+        let (sql, key) = (session.sql(), name.as_str());
         if !has_overflow(session, name) {
             let rows = session.ask(&sql.read, &[(&key, Type::TEXT)]).await?;
             return reading(session, rows.first().ok_or(CellError::Overtaken)?, 0);
@@ -375,7 +375,7 @@ impl RowStore {
     ) -> Result<Option<NewCell>, CellError> {
         self.must_take_writes(session).await?;
         let arguments: [Argument<'_>; 2] = [(&name.as_str(), Type::TEXT), (&state, Type::TEXT)];
-        let rows = session.write(&self.shared().sql.make, &arguments).await?;
+        let rows = session.write(&session.sql().make, &arguments).await?;
         let made = |row: &Row| {
             let (version, WrittenCell { at, is_ours }) = (session.column(row, 0)?, stored(session, row, 1)?);
             Ok(NewCell { version, at, is_ours })
@@ -390,7 +390,7 @@ impl RowStore {
         name: &LockName,
         write: &CellWrite<'_>,
     ) -> Result<Vec<Row>, CellError> {
-        let (sql, key) = (&self.shared().sql, name.as_str());
+        let (sql, key) = (session.sql(), name.as_str());
         let (from, until) = window(write.within);
         let (version, before) = write.on;
         let arguments: [Argument<'_>; PLAIN] = [
@@ -435,7 +435,8 @@ impl RowStore {
         }
         // A standby may have become a primary under an open connection.
         let facts = session.look().await?;
-        facts.must_take_writes(session.name()).map_err(CellError::Refused)
+        // The name of its host may lead to the next primary by now.
+        facts.must_take_writes(session.name()).inspect_err(|_| session.leave()).map_err(CellError::Refused)
     }
 
     /// Deletes free rows that were not used for a day, a few at a time.
@@ -448,10 +449,11 @@ impl RowStore {
         if chance[0] >= SWEEP_CHANCE {
             return;
         }
-        let (session, shared) = (session.clone(), self.shared().clone());
+        let session = session.clone();
         self.shared().host.spawn(Box::pin(async move {
             // Who may not delete has rows that stay.
-            if let Err(failure) = session.ask(&shared.sql.sweep, &[(&shared.sql.table, Type::TEXT)]).await {
+            let sql = session.sql();
+            if let Err(failure) = session.ask(&sql.sweep, &[(&sql.table, Type::TEXT)]).await {
                 tracing::debug!(?failure, "nothing was swept");
             }
         }));

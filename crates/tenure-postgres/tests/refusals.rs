@@ -10,6 +10,7 @@ use tenure_testkit::{
     conformance::player::Player,
     ports,
     postgres::{PostgresServer, Recipe},
+    proxy::Proxy,
     redis::Certificates,
 };
 
@@ -92,7 +93,7 @@ async fn a_standby_takes_over() {
     let before = a.enter().await;
     let standby = Recipe::new().standby_of(&primary).start();
     refused_as(&standby.url(""), ErrorKind::Unavailable, "is a standby and takes no writes").await;
-    let b = player(&standby.url(""), "one");
+    let b = player(&standby.url("?target_session_attrs=any"), "one");
     assert_eq!(b.backend.claim(&b.claim).await.unwrap_err().kind(), ErrorKind::Unavailable);
     let findings = b.backend.diagnose().await.unwrap();
     assert!(
@@ -140,6 +141,39 @@ async fn a_server_that_stops_taking_writes_is_noticed() {
     server.psql("ALTER SYSTEM RESET default_transaction_read_only");
     server.psql("SELECT pg_reload_conf()");
     stage::until("writes are taken", async || b.backend.claim(&b.claim).await.is_ok()).await;
+}
+
+/// The name of the host led to the next primary, and the old one stayed, read only: a session that was open was kept, and the
+/// name was never resolved again (0 of 17 acquisitions).
+#[tokio::test]
+async fn a_server_that_stops_taking_writes_is_left_for_its_successor() {
+    let (old, new) = (PostgresServer::start(), PostgresServer::start());
+    let name = Proxy::to(old.port(), 7);
+    let backend = postgres(&format!("postgres://tenure@127.0.0.1:{}/tenure", name.port()));
+    Player::new(backend.clone(), "one").enter().await;
+    old.psql("ALTER SYSTEM SET default_transaction_read_only = on");
+    old.psql("SELECT pg_reload_conf()");
+    let two = Player::new(backend.clone(), "two");
+    stage::until("the old one takes no writes", async || backend.claim(&two.claim).await.is_err()).await;
+    // Connections that are open stay where they are.
+    name.lead_to(new.port());
+    let b = Player::new(backend.clone(), "three");
+    stage::enter_in_time(&b).await;
+    assert_eq!(new.psql("SELECT count(*) FROM tenure_lock"), "1");
+}
+
+/// Each process used the one that it reached first.
+#[tokio::test]
+async fn two_primaries_in_one_url_are_found() {
+    let (one, other) = (PostgresServer::start(), PostgresServer::start());
+    let url = format!("postgres://tenure@{},{}/tenure", one.address(), other.address());
+    let findings = postgres(&url).diagnose().await.unwrap();
+    let problem =
+        findings.iter().find(|f| f.severity == Severity::Problem && f.what.contains("both take writes"));
+    assert!(problem.is_some(), "{findings:?}");
+    let twice = format!("postgres://tenure@{0},{0}/tenure", one.address());
+    let findings = postgres(&twice).diagnose().await.unwrap();
+    assert!(!findings.iter().any(|f| f.what.contains("both take writes")), "{findings:?}");
 }
 
 #[tokio::test]
@@ -285,11 +319,11 @@ async fn the_readmes_lines_give_the_least_rights() {
 
 #[tokio::test]
 async fn a_server_that_forgets_is_found() {
-    let server = Recipe::new().config("synchronous_commit = off").start();
+    let server = PostgresServer::start();
     player(&server.url(""), "one").enter().await;
     server.psql("ALTER TABLE tenure_lock SET UNLOGGED");
     let findings = postgres(&server.url("")).diagnose().await.unwrap();
-    for part in ["fsync is off", "synchronous_commit is off", "unlogged"] {
+    for part in ["fsync is off", "unlogged"] {
         let found = findings.iter().find(|finding| finding.what.contains(part));
         assert_eq!(found.map(|finding| finding.severity), Some(Severity::Problem), "{part}: {findings:?}");
     }

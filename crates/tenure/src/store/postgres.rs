@@ -192,10 +192,11 @@ impl PostgresStore {
         self
     }
 
-    /// Skips a server that does not accept writes. Default: on if several servers are named.
+    /// Accepts a server that takes no writes, such as a standby: it can show locks, and grants none. Not if several servers are
+    /// named. Default: such a server is refused.
     #[must_use]
-    pub fn must_write(mut self) -> Self {
-        self.0.set(|config| config.must_write = true);
+    pub fn may_only_read(mut self) -> Self {
+        self.0.set(|config| config.must_write = false);
         self
     }
 

@@ -142,7 +142,7 @@ fn a_postgres_store_says_what_its_url_says() {
         .tls(PostgresTls::VerifyFull)
         .ca("/etc/ca.pem")
         .application_name("night shift")
-        .must_write()
+        .may_only_read()
         .options("-c search_path=a");
     let pairs = [
         (at().0.config, "postgres://db.example"),
@@ -151,7 +151,7 @@ fn a_postgres_store_says_what_its_url_says() {
         (at().tls(PostgresTls::Disable).0.config, "postgres://db.example?sslmode=disable"),
         (
             at().tls(PostgresTls::Prefer).0.config,
-            "postgres://db.example?target_session_attrs=any&sslmode=prefer",
+            "postgres://db.example?target_session_attrs=read-write&sslmode=prefer",
         ),
         (at().tls(PostgresTls::Require).0.config, "postgres://db.example?sslmode=require"),
         (
@@ -174,7 +174,7 @@ fn a_postgres_store_says_what_its_url_says() {
             "postgres://app:p%40ss:%2F%3F%23%26%25@db.example/or%2Fders?port=7&table=app.locks\
              &listen=postgres%3A%2F%2F%3Aa%2526b%40db.example%3Fport%3D8&claim_ttl=700ms&connect_timeout=3s\
              &sslmode=verify-full&sslrootcert=/etc/ca.pem&application_name=night%20shift\
-             &target_session_attrs=read-write&options=-c%20search_path%3Da",
+             &target_session_attrs=any&options=-c%20search_path%3Da",
         ),
     ];
     compare(pairs, "postgres://h?sesame=1");
