@@ -1,9 +1,6 @@
 //! Servers that die, stand still, are full, are replicas or cut connections: never two holders, one clear line, and the lock goes on.
 
 use std::{
-    fs::{self, File},
-    path::Path,
-    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -16,6 +13,7 @@ use tenure_core::{BreakScope, ErrorKind, Memo, Outcome, Released, Renewal, Sever
 use tenure_testkit::{
     clock::Clock,
     conformance::player::Player,
+    disk::SmallDisk,
     mysql::{MysqlServer, Recipe},
     patience::{becomes_ok, slowness},
     polls::dropped_after,
@@ -134,49 +132,10 @@ async fn a_server_with_too_many_connections_says_so() {
     enter_in_time(&player(&server.url(""), "one")).await;
 }
 
-/// A folder of a few MiB; `None`, with a word of why, where the system mounts none.
-struct SmallDisk(tempfile::TempDir);
-
-impl SmallDisk {
-    fn new() -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
-        let mount = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=48m", "tmpfs"])
-            .arg(folder.path())
-            .output();
-        let is_there = mount.is_ok_and(|output| output.status.success());
-        if !is_there {
-            println!("nothing is mounted here: a full disk is not tried");
-        }
-        is_there.then_some(Self(folder))
-    }
-
-    /// Until nothing more can be written.
-    fn fill(&self, count: usize) {
-        let mut file = File::create(self.0.path().join(format!("filler-{count}"))).unwrap();
-        std::io::copy(&mut std::io::repeat(0), &mut file).unwrap_err();
-    }
-
-    fn free(&self) {
-        let files = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().path());
-        files.filter(|path| is_filler(path)).for_each(|path| fs::remove_file(path).unwrap());
-    }
-}
-
-fn is_filler(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("filler"))
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
-}
-
 #[tokio::test]
 async fn a_full_disk_is_told_and_the_lock_works_again_when_there_is_room() {
-    let Some(disk) = SmallDisk::new() else { return };
-    let data = disk.0.path().join("data");
+    let Some(disk) = SmallDisk::new(48) else { return };
+    let data = disk.path().join("data");
     let server = Recipe::new().data(&data).start();
     let backend = mysql(&server.url(""));
     let held = Player::new(backend.clone(), "held").lasting(LONG);
@@ -185,7 +144,7 @@ async fn a_full_disk_is_told_and_the_lock_works_again_when_there_is_room() {
         for count in 0..20_000 {
             // What the server gives back is taken as well.
             if count % 500 == 0 {
-                disk.fill(count);
+                disk.fill();
             }
             let new = Player::new(backend.clone(), &format!("new/{count}/{}", "n".repeat(400)));
             if let Err(error) = soon(backend.claim(&new.claim)).await {

@@ -10,6 +10,7 @@ pub mod cells;
 pub mod clock;
 pub mod conformance;
 pub mod daemon;
+pub mod disk;
 pub mod entry;
 pub mod etcd;
 mod folder;
