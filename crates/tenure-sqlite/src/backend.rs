@@ -149,7 +149,7 @@ impl Backend for Sqlite {
         token: FencingToken,
         memo: &Memo,
     ) -> Result<Noted, BackendError> {
-        let answer = self.store().transact(false, Haste::Holder, |tx| {
+        let answer = self.store().transact_flushed(Haste::Holder, |tx| {
             tx.step(name, None, |ledger, now, rules| Ok(ledger.note(now, rules, (owner, token), memo)))
         })?;
         Ok(answer.unwrap_or(Noted::Gone))

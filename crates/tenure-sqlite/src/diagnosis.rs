@@ -8,10 +8,7 @@ use std::{
     time::Duration,
 };
 
-use nix::{
-    sys::statvfs::statvfs,
-    unistd::{AccessFlags, access},
-};
+use nix::unistd::{AccessFlags, access};
 use rusqlite::Connection;
 use tenure_client::doctor::{Check, finding, found, judged};
 use tenure_core::{
@@ -21,7 +18,7 @@ use tenure_core::{
 use tenure_ledger::{Ledger, Place};
 
 use crate::{
-    clock::micros, error, guard::GuardRecord, sql, store::FileStore, unsigned::Unsigned, volume::Volume,
+    clock::micros, error, guard::GuardRecord, room, sql, store::FileStore, unsigned::Unsigned, volume::Volume,
 };
 
 /// Below this much free space the log, which has 4 MB when all is well, may not find its place.
@@ -90,7 +87,7 @@ impl DoctorFacts {
             path,
             volume: Volume::of(&folder),
             has_shifted_clock: store.clock.is_shifted(),
-            free: free_space(&folder),
+            free: room::free(&folder),
             log: log_of(&real),
             mode: metadata.map(|folder| folder.permissions().mode()),
             folder,
@@ -129,7 +126,9 @@ const CHECKS: [Check<DoctorFacts>; 9] = [
     Check::new("space", |file| {
         let free = file.free?;
         let kib = free >> 10;
-        let what = format!("only {kib} KiB are free on the file system: once it is full, nothing is granted");
+        let what = format!(
+            "only {kib} KiB are free on the disk: once it is full, leases are kept, but new locks are refused"
+        );
         found(free < LITTLE_SPACE, Warning, what, "make room, or move the file")
     }),
     Check::new("log", |file| {
@@ -180,12 +179,6 @@ fn log_of(path: &Path) -> u64 {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
     fs::metadata(name).map_or(0, |log| log.len())
-}
-
-#[allow(clippy::unnecessary_cast, reason = "not every system has 64 bits here")]
-fn free_space(folder: &Path) -> Option<u64> {
-    let fs = statvfs(folder).ok()?;
-    Some((fs.blocks_available() as u64).saturating_mul(fs.fragment_size() as u64))
 }
 
 /// From the answer of a check, in one line.

@@ -1,6 +1,6 @@
 //! The one place where SQLite's errors become ours.
 
-use std::path::Path;
+use std::{error::Error, path::Path};
 
 use rusqlite::ErrorCode;
 use tenure_core::{BackendError, ErrorKind, Outcome};
@@ -52,8 +52,21 @@ pub(crate) fn is_refusal(error: &rusqlite::Error) -> bool {
         ErrorCode::CannotOpen,
         ErrorCode::NotADatabase,
         ErrorCode::DatabaseCorrupt,
+        // SQLite has rolled back. What is in the log of the transaction has no end, and counts for nothing.
+        ErrorCode::DiskFull,
     ];
     error.sqlite_error_code().is_some_and(|code| refusals.contains(&code))
+}
+
+/// What is left is for what is held.
+pub(crate) fn disk_full(path: &Path) -> BackendError {
+    refused(path, ErrorKind::Unavailable, DISK_FULL)
+}
+
+/// Whether SQLite was refused room for what it had to write, and rolled back.
+pub(crate) fn is_disk_full(error: &BackendError) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<rusqlite::Error>());
+    cause.and_then(rusqlite::Error::sqlite_error_code) == Some(ErrorCode::DiskFull)
 }
 
 fn translate(path: &Path, error: rusqlite::Error, outcome: Outcome) -> BackendError {
@@ -77,7 +90,7 @@ fn translate(path: &Path, error: rusqlite::Error, outcome: Outcome) -> BackendEr
         Some(ErrorCode::DatabaseCorrupt) => {
             (ErrorKind::Corrupt, "the database is damaged; `tenure doctor` says how to begin anew")
         }
-        Some(ErrorCode::DiskFull) => (ErrorKind::Unavailable, "the disk is full"),
+        Some(ErrorCode::DiskFull) => (ErrorKind::Unavailable, DISK_FULL),
         Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unavailable, "the disk reported an I/O error"),
         _ => (ErrorKind::Corrupt, "SQLite reported an error"),
     };
@@ -139,5 +152,6 @@ pub(crate) fn refused(path: &Path, kind: ErrorKind, message: impl Into<String>) 
     BackendError::new(kind, Outcome::NotApplied, message).with("file", path.display())
 }
 
+const DISK_FULL: &str = "the disk is full";
 const CANNOT_OPEN: &str =
     "cannot open the database file; check that it and its directory are readable and writable";

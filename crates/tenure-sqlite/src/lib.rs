@@ -9,6 +9,7 @@ mod file;
 mod front;
 mod guard;
 mod link;
+mod room;
 mod schema;
 mod sql;
 mod store;

@@ -30,6 +30,7 @@ use tenure_core::{BackendError, ErrorKind, locked};
 use crate::{
     error,
     file::{FileFacts, FileId, LogFiles, beside},
+    sql,
 };
 
 /// A connection whose end cannot hurt another file of the same name, and which no close of another descriptor hurts.
@@ -67,6 +68,14 @@ impl FileConnection {
     pub(crate) fn write_lock(&self) -> Option<WriteLock> {
         let log = self.log.clone().expect("BUG: nothing is written before the locks are held");
         log.try_lock().is_ok().then(|| WriteLock(log))
+    }
+
+    /// Moves the log into the database, so that the next transaction begins it anew. False if a reader needs it still, or if it
+    /// cannot be moved. Under the lock, because SQLite before 3.51.3 may lose what is written beside it (`README.md`).
+    pub(crate) fn move_log(&self, _lock: &WriteLock) -> bool {
+        let moved =
+            self.conn.query_row(sql::MOVE_LOG, [], |row| Ok(row.get::<_, i64>(1)? == row.get::<_, i64>(2)?));
+        moved.unwrap_or(false)
     }
 
     /// It is open: others may come.

@@ -16,7 +16,7 @@ use crate::{
     front::add_place,
     guard::{self, GuardRecord, LostLog, Precaution},
     link::{Anchor, FileConnection, FolderLock},
-    sql,
+    room, sql,
     unsigned::Unsigned,
 };
 
@@ -74,6 +74,7 @@ pub(crate) fn open(
         return Ok(Some(open));
     }
     if let Some(ready) = open_under(FolderLock::exclusive(path)?, path, host, clock)? {
+        room::make(&ready.conn, path);
         ready.conn.close_beside_its_log();
     }
     open_beside_others()?.map(Some).ok_or_else(|| replaced_meanwhile(path))
@@ -218,7 +219,11 @@ fn settle(
         in_transaction(conn, path, || migrate(conn, path))?;
     }
     // A log that grew because of a long reader is truncated after the reader has ended.
-    conn.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = 4194304").map_err(sqlite)?;
+    conn.execute_batch("PRAGMA journal_size_limit = 4194304").map_err(sqlite)?;
+    // Nor is a commit of a lease flushed. Where `fsync` flushes less than all (Apple's systems), the others are flushed by more.
+    conn.execute_batch("PRAGMA fullfsync = ON")
+        .and_then(|()| conn.execute_batch(sql::FLUSH_CHECKPOINTS))
+        .map_err(sqlite)?;
     if !is_fresh {
         let meta = read_meta(conn).map_err(sqlite)?;
         let is_known = |guard: &GuardRecord| {

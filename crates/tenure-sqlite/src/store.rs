@@ -24,6 +24,7 @@ use crate::{
     front::{self, FAR, FIRST_LOOK, Front, LOOK_FURTHER, LedgerRow, LockQuery},
     guard::{self, GuardRecord},
     link::{FolderLock, WriteLock},
+    room,
     schema::{self, OpenFile},
     sql,
     touch::touch,
@@ -236,35 +237,49 @@ impl FileStore {
         &mut self,
         may_create: bool,
         haste: Haste,
-        work: impl FnOnce(&mut Tx<'_>) -> Result<A, BackendError>,
+        work: impl Fn(&mut Tx<'_>) -> Result<A, BackendError>,
     ) -> Result<Option<A>, BackendError> {
-        if !self.reach(may_create)? {
+        if !self.reach_for_writing(may_create)? {
             return Ok(None);
         }
-        if !self.opened().conn.is_autocommit() {
+        let lock = self.lock(haste)?;
+        let done = self.run(&lock, haste, &work);
+        drop(lock);
+        done.map(|done| Some(self.give_hints(done)))
+    }
+
+    /// The same for what outlasts a power cut: it is on the disk before any process can read it. And it is moved out of
+    /// the log, if no reader needs that: where a log is deleted, its leases are waited for, but no process could know what
+    /// else was in it.
+    pub(crate) fn transact_flushed<A>(
+        &mut self,
+        haste: Haste,
+        work: impl Fn(&mut Tx<'_>) -> Result<A, BackendError>,
+    ) -> Result<Option<A>, BackendError> {
+        if !self.reach_for_writing(false)? {
+            return Ok(None);
+        }
+        let lock = self.lock(haste)?;
+        self.set(sql::FLUSH_COMMITS)?;
+        let done = self.run(&lock, haste, &work);
+        // If this failed, leases would only be slower.
+        let _ = self.set(sql::FLUSH_CHECKPOINTS);
+        let _ = self.opened().conn.move_log(&lock);
+        drop(lock);
+        done.map(|done| Some(self.give_hints(done)))
+    }
+
+    fn reach_for_writing(&mut self, may_create: bool) -> Result<bool, BackendError> {
+        let is_there = self.reach(may_create)?;
+        if is_there && !self.opened().conn.is_autocommit() {
             // A panic left a transaction open.
             self.roll_back();
         }
-        let lock = self.begin(haste)?;
-        let now = self.now();
-        let mut tx = Tx { now, store: self, wakes: Vec::new() };
-        let done = work(&mut tx).and_then(|answer| Ok((answer, tx.leave_hints()?)));
-        let wakes = tx.wakes;
-        let done = done.and_then(|done| self.commit().map(|()| done));
-        let done = done.inspect_err(|_| self.roll_back());
-        drop(lock);
-        let (answer, is_left) = done?;
-        if is_left {
-            touch(&self.config.path);
-        }
-        for (audience, owner) in wakes {
-            self.notifier.notify(audience, owner);
-        }
-        Ok(Some(answer))
+        Ok(is_there)
     }
 
     /// The lock comes first: what a transaction has read before it could be written over.
-    fn begin(&mut self, haste: Haste) -> Result<WriteLock, BackendError> {
+    fn lock(&mut self, haste: Haste) -> Result<WriteLock, BackendError> {
         let tries = if haste == Haste::Holder { HOLDERS_TRIES } else { WAITERS_TRIES };
         let lock = (0..tries).find_map(|_| {
             let lock = self.opened().conn.write_lock();
@@ -273,13 +288,60 @@ impl FileStore {
             }
             lock
         });
-        let begun = lock.ok_or_else(|| error::busy(&self.config.path)).and_then(|lock| {
-            let said = self.opened().conn.prepare_cached(sql::BEGIN).and_then(|mut s| s.execute([]));
-            said.map(|_| lock).map_err(|e| error::before_commit(&self.config.path, e))
-        });
-        let lock = begun.map_err(|error| self.jittered(error, haste))?;
+        lock.ok_or_else(|| self.jittered(error::busy(&self.config.path), haste))
+    }
+
+    /// Once more if the disk is full and the log could be moved: then it begins anew, in the room that it has.
+    fn run<A>(
+        &mut self,
+        lock: &WriteLock,
+        haste: Haste,
+        work: &impl Fn(&mut Tx<'_>) -> Result<A, BackendError>,
+    ) -> Result<Done<A>, BackendError> {
+        let mut done = self.attempt(haste, work);
+        if done.as_ref().is_err_and(error::is_disk_full) && self.opened().conn.move_log(lock) {
+            done = self.attempt(haste, work);
+        }
+        if done.as_ref().is_ok_and(|done| done.is_tight) {
+            room::add_pages(&self.opened().conn, lock);
+        }
+        done
+    }
+
+    fn attempt<A>(
+        &mut self,
+        haste: Haste,
+        work: &impl Fn(&mut Tx<'_>) -> Result<A, BackendError>,
+    ) -> Result<Done<A>, BackendError> {
+        self.begin().map_err(|error| self.jittered(error, haste))?;
         self.busy = 0;
-        Ok(lock)
+        let now = self.now();
+        let mut tx = Tx { now, store: self, wakes: Vec::new(), is_tight: false };
+        let done = work(&mut tx).and_then(|answer| Ok((answer, tx.leave_hints()?)));
+        let (wakes, is_tight) = (tx.wakes, tx.is_tight);
+        let done = done.and_then(|done| self.commit().map(|()| done));
+        let (answer, is_left) = done.inspect_err(|_| self.roll_back())?;
+        Ok(Done { answer, wakes, is_left, is_tight })
+    }
+
+    fn give_hints<A>(&self, done: Done<A>) -> A {
+        if done.is_left {
+            touch(&self.config.path);
+        }
+        for (audience, owner) in done.wakes {
+            self.notifier.notify(audience, owner);
+        }
+        done.answer
+    }
+
+    /// SQLite obeys such a statement while it reads it: one that is kept would do nothing.
+    fn set(&self, pragma: &str) -> Result<(), BackendError> {
+        self.opened().conn.execute_batch(pragma).map_err(|e| error::before_commit(&self.config.path, e))
+    }
+
+    fn begin(&self) -> Result<(), BackendError> {
+        let said = self.opened().conn.prepare_cached(sql::BEGIN).and_then(|mut s| s.execute([]));
+        said.map(drop).map_err(|e| error::before_commit(&self.config.path, e))
     }
 
     fn commit(&self) -> Result<(), BackendError> {
@@ -423,11 +485,22 @@ pub(crate) enum Haste {
     Holder,
 }
 
+/// A transaction that was committed.
+struct Done<A> {
+    answer: A,
+    wakes: Vec<(Audience, OwnerId)>,
+    /// Hints for other processes are in the file.
+    is_left: bool,
+    is_tight: bool,
+}
+
 /// A transaction under way.
 pub(crate) struct Tx<'a> {
     now: Moment,
     store: &'a mut FileStore,
     pub(crate) wakes: Vec<(Audience, OwnerId)>,
+    /// The file has few free pages.
+    is_tight: bool,
 }
 
 impl Tx<'_> {
@@ -457,6 +530,7 @@ impl Tx<'_> {
             self.wakes.extend(change.wakes);
             if change.changed && !front.is_there {
                 self.sweep_now_and_then()?;
+                self.must_have_room()?;
             }
             return Ok(change.answer);
         }
@@ -539,6 +613,15 @@ impl Tx<'_> {
             return Ok(());
         }
         sweep(self.conn(), self.now).map_err(|e| self.row_failed(e))
+    }
+
+    /// A new row is refused where the next ones would need pages that cannot be made: what is held needs those that are left.
+    fn must_have_room(&mut self) -> Result<(), BackendError> {
+        self.is_tight = room::is_tight(self.conn()).map_err(|e| self.failed(e))?;
+        if self.is_tight && room::is_full(self.path()) {
+            return Err(error::disk_full(self.path()));
+        }
+        Ok(())
     }
 
     /// Hints for other processes go into the file; those for this one are given after the commit. True if there are any for others.

@@ -13,6 +13,7 @@ mod conformance;
 mod diagnosis;
 mod differential;
 mod far_waiters;
+mod full_disk;
 mod many_waiters;
 mod opening;
 mod refusals;

@@ -13,7 +13,7 @@ use std::{
 
 use nix::time::{ClockId, clock_gettime};
 use tenure_core::{
-    BackendError, BackendHandle, BoxFuture, ClaimAnswer, ErrorKind, Grant, Host, Moment, Renewal, Start,
+    BackendError, BackendHandle, BoxFuture, ClaimAnswer, ErrorKind, Grant, Host, Memo, Moment, Renewal, Start,
 };
 use tenure_sqlite::{Config, Sqlite};
 use tenure_testkit::{conformance::player::Player, patience::stretch};
@@ -23,6 +23,8 @@ const PART: &str = "DELAYED_PART";
 const TTL: &str = "DELAYED_TTL_MS";
 /// How often it takes the lock.
 const TIMES: &str = "DELAYED_TIMES";
+/// That it leaves a memo each time.
+pub(crate) const NOTES: &str = "DELAYED_NOTES";
 /// Where the database is, and where the test and its actors leave each other word.
 const FOLDER: &str = "DELAY_FOLDER";
 pub(crate) const CONTROL: &str = "DELAY_CONTROL";
@@ -117,6 +119,10 @@ async fn stay(
     (stays, control): (bool, &Path),
 ) -> Result<Stay, BackendError> {
     let from = now();
+    if env::var_os(NOTES).is_some() {
+        let memo = Memo::new("done", Duration::from_secs(60)).unwrap();
+        player.backend.note(&player.claim.name, player.claim.owner, grant.token, &memo).await?;
+    }
     fs::write(control.join(if stays { "in.staying" } else { "in.hasty" }), "").unwrap();
     loop {
         let sent = now();

@@ -43,6 +43,14 @@ fn no_delayed_call_lets_two_in() {
     assert!(findings.is_empty(), "{}", findings.join("\n"));
 }
 
+/// L9: exit 0 of `--once-per` came without one flush while another process had the file open: after a power cut the job ran again.
+#[test]
+fn a_memo_is_on_the_disk_before_its_ok_and_a_lease_costs_no_flush() {
+    let shim = library("delay", SHIM);
+    let flushes = [false, true].map(|leaves_memo| Pair::flushes(&shim, leaves_memo));
+    assert!(flushes[0] == 0 && flushes[1] > 0, "without a memo and with one: {flushes:?}");
+}
+
 /// Plays all pairs; answers what was wrong.
 fn search(mut pairs: Vec<Pair>, shim: &Path) -> Vec<String> {
     pairs.reverse();

@@ -10,6 +10,7 @@ use std::{
 
 use rusqlite::Connection;
 use tempfile::TempDir;
+use tenure_core::BackendHandle;
 use tenure_testkit::patience::slowness;
 
 use crate::actor::{self, Stay, short_ttl};
@@ -141,7 +142,7 @@ impl Scene {
 }
 
 /// Makes a file in which one lock was taken and given back.
-fn used(db: &Path) {
+fn used(db: &Path) -> BackendHandle {
     let mut player = actor::player(actor::open(db));
     player.claim.ttl = short_ttl();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -149,6 +150,7 @@ fn used(db: &Path) {
         player.enter().await;
         player.leave().await;
     });
+    player.backend
 }
 
 impl Pair {
@@ -161,6 +163,22 @@ impl Pair {
         actor::report(folder.path(), "hasty").unwrap();
         let calls = fs::read_to_string(folder.path().join("control/calls")).unwrap();
         calls.lines().map(str::to_owned).collect()
+    }
+
+    /// How often a process flushes that leaves a memo or none, while another one has the file open.
+    pub(crate) fn flushes(shim: &Path, leaves_memo: bool) -> usize {
+        let folder = tempfile::tempdir().unwrap();
+        Scene::Existing.prepare(folder.path());
+        let _other = used(&folder.path().join("db"));
+        let mut command = actor::command("hasty", folder.path(), short_ttl(), 1);
+        command.env("LD_PRELOAD", shim).env("DELAY_AT", "0");
+        if leaves_memo {
+            command.env(actor::NOTES, "");
+        }
+        assert!(start(&mut command).0.wait().unwrap().success());
+        actor::report(folder.path(), "hasty").unwrap();
+        let calls = fs::read_to_string(folder.path().join("control/calls")).unwrap();
+        calls.lines().filter(|call| ["fsync", "fdatasync"].contains(call)).count()
     }
 
     /// The process that will be stopped.

@@ -1,0 +1,81 @@
+//! Room on the disk, made in time: a full one refuses what needs more, and a lease that cannot be renewed ends.
+//!
+//! A renewal writes the log, which has room from the beginning, and then a page of the database that is there. A log that has used
+//! up its room is moved into the database, and begun anew (`FileStore::run`). So nothing in it may need a page that the
+//! database has not: new rows find free pages there, and once few are left, more are made before any is needed, or no new lock
+//! is taken. File systems that write nothing in place (btrfs, zfs) make no such room.
+
+use std::{fs, io, os::unix::fs::OpenOptionsExt, path::Path};
+
+use nix::{fcntl::OFlag, sys::statvfs::statvfs};
+use rusqlite::Connection;
+
+use crate::{
+    file::beside,
+    link::{FileConnection, WriteLock},
+    sql,
+};
+
+/// For a log that was just made, and in its database. What cannot be made is found by `doctor`: a disk that is nearly full.
+pub(crate) fn make(conn: &FileConnection, path: &Path) {
+    let _ = lengthen(&beside(path, "-wal"));
+    let Some(lock) = conn.write_lock() else { return };
+    if is_tight(conn).unwrap_or(false) {
+        add_pages(conn, &lock);
+    }
+}
+
+/// Whether the database has few free pages.
+pub(crate) fn is_tight(conn: &Connection) -> rusqlite::Result<bool> {
+    let free: i64 = conn.prepare_cached(sql::FREE_PAGES)?.query_row([], |row| row.get(0))?;
+    Ok(free < FEW_PAGES)
+}
+
+/// Whether no more can be made. It must be known before they are needed, and so is said while there is some room.
+pub(crate) fn is_full(path: &Path) -> bool {
+    path.parent().and_then(free).is_some_and(|free| free < LOG.unsigned_abs())
+}
+
+/// Adds free pages, an eighth of those that are there. In no transaction. On a disk that is full there are none, and nothing
+/// else has changed.
+pub(crate) fn add_pages(conn: &FileConnection, lock: &WriteLock) {
+    let add = || {
+        // So they are written when they are deleted, into the log...
+        conn.execute_batch(sql::OVERWRITE_DELETED)?;
+        conn.execute_batch(sql::MAKE_ROOM)
+    };
+    if add().is_err() {
+        // Fails only if SQLite has rolled back already.
+        let _ = conn.execute_batch(sql::ROLLBACK);
+    }
+    let _ = conn.execute_batch(sql::LEAVE_DELETED);
+    // ...and from there into the database.
+    conn.move_log(lock);
+}
+
+/// What SQLite has not written is none of its log. Nothing that is written is changed.
+#[cfg(target_os = "linux")]
+fn lengthen(log: &Path) -> io::Result<()> {
+    use nix::fcntl::{FallocateFlags, fallocate};
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let file = fs::OpenOptions::new().write(true).custom_flags(flags.bits()).open(log)?;
+    Ok(fallocate(&file, FallocateFlags::empty(), 0, LOG)?)
+}
+
+/// Here a log has the room that it has used before.
+#[cfg(not(target_os = "linux"))]
+fn lengthen(_log: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// In bytes.
+#[allow(clippy::unnecessary_cast, reason = "not every system has 64 bits here")]
+pub(crate) fn free(folder: &Path) -> Option<u64> {
+    let fs = statvfs(folder).ok()?;
+    Some((fs.blocks_available() as u64).saturating_mul(fs.fragment_size() as u64))
+}
+
+/// Fewer than these are a reason to make more.
+const FEW_PAGES: i64 = 16;
+/// In bytes: more than the renewals of 512 leases write.
+const LOG: i64 = 1 << 20;

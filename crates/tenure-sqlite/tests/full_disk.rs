@@ -1,0 +1,71 @@
+//! A disk that is full while locks are held.
+
+use std::{sync::Arc, time::Duration};
+
+use rusqlite::Connection;
+use tenure_core::{Backend, ClaimAnswer, ErrorKind, Released, Renewal};
+use tenure_sqlite::{Config, Sqlite};
+use tenure_testkit::{
+    conformance::player::{Player, TTL},
+    disk::SmallDisk,
+    host::{PausedHost, pass},
+};
+
+/// L6: a backup that filled the disk lost its lock, and so did all others: a young log had no room for one renewal more. More
+/// is written here than the log has room for.
+#[tokio::test(start_paused = true)]
+async fn leases_are_kept_and_handed_on_while_the_disk_is_full() {
+    let Some(disk) = SmallDisk::new(3) else { return };
+    let (path, host) = (disk.path().join("locks.db"), PausedHost::new(1));
+    let open = || Arc::new(Sqlite::new(Config::new(&path), host.clone()));
+    Player::new(open(), "warm").enter().await;
+    let (held, waiter, mut other) =
+        (Player::new(open(), "held"), Player::new(open(), "held"), Player::new(open(), "other"));
+    let mut grant = held.enter().await;
+    waiter.queue_behind(0).await;
+    other.enter().await;
+    assert_eq!(other.leave().await, Released::Released);
+    disk.fill();
+    for _ in 0..400 {
+        pass(TTL / 3).await;
+        assert_eq!(held.renew(&grant).await, Renewal::Renewed);
+        assert!(matches!(waiter.ask().await, ClaimAnswer::Queued { .. }), "its place is kept");
+        other = Player::new(other.backend, "other");
+        other.enter().await;
+        assert_eq!(other.leave().await, Released::Released);
+    }
+    assert_eq!(held.leave().await, Released::Released);
+    let found = open().diagnose().await.unwrap();
+    assert!(found.iter().any(|found| found.what.contains("the disk")), "{found:?}");
+    grant = waiter.enter().await;
+    disk.fill();
+    assert_eq!(waiter.renew(&grant).await, Renewal::Renewed);
+    disk.free();
+    Player::new(open(), "new").enter().await;
+    let check: String =
+        Connection::open(&path).unwrap().query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(check, "ok");
+}
+
+/// What needs more than the room that was made is refused by name, and harms no other.
+#[tokio::test(start_paused = true)]
+async fn new_locks_on_a_full_disk_end_no_lease() {
+    let Some(disk) = SmallDisk::new(3) else { return };
+    let (path, host) = (disk.path().join("locks.db"), PausedHost::new(1));
+    let backend = Arc::new(Sqlite::new(Config::new(&path), host));
+    let held = Player::new(backend.clone(), "held").lasting(Duration::from_secs(600));
+    let grant = held.enter().await;
+    disk.fill();
+    let claims = (0..4000).map(|n| Player::new(backend.clone(), &format!("new/{n}/{}", "n".repeat(400))));
+    let mut refused = None;
+    for new in claims {
+        if let Err(error) = new.backend.claim(&new.claim).await {
+            refused = Some(error);
+            break;
+        }
+    }
+    let error = refused.expect("the disk is full");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert!(error.to_string().contains("the disk is full"), "{error}");
+    assert_eq!(held.renew(&grant).await, Renewal::Renewed);
+}
