@@ -1,6 +1,10 @@
 //! `Lock`: a lock in one mode, ready to be acquired. `RwLock` has two.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use tenure_core::{
     BackendError, ErrorKind, Host, Label, LockName, LockView, Minting, Mode, Outcome, OwnerId, Promises,
@@ -341,11 +345,31 @@ impl Lock {
         verbs::try_hold(self, work)
     }
 
-    /// As [`acquire_for`](Self::acquire_for), but `max_hold` does not count yet: [`cap`](Self::cap) starts it.
-    pub(crate) async fn acquire_uncapped(&self, budget: Option<Duration>) -> Result<Guard, AcquireError> {
+    /// As [`acquire_for`](Self::acquire_for), as one claim of a wait for several locks.
+    pub(crate) async fn acquire_among(
+        &self,
+        budget: Option<Duration>,
+        was_busy: &AtomicBool,
+    ) -> Result<Guard, AcquireError> {
+        self.acquire_with(AcquireRequest { was_busy: Some(was_busy), ..self.request(budget)? }).await
+    }
+
+    /// The same, but `max_hold` does not count yet: [`cap`](Self::cap) starts it.
+    pub(crate) async fn acquire_uncapped(
+        &self,
+        budget: Option<Duration>,
+        was_busy: &AtomicBool,
+    ) -> Result<Guard, AcquireError> {
         let mut uncapped = self.clone();
         uncapped.options.max_hold = None;
-        uncapped.acquire_for(budget).await
+        uncapped.acquire_among(budget, was_busy).await
+    }
+
+    async fn acquire_with(&self, request: AcquireRequest<'_>) -> Result<Guard, AcquireError> {
+        self.engine.must_be_ours()?;
+        let mode = request.mode;
+        let cell = acquire::acquire(&self.engine, request).await?;
+        Ok(Guard::new(self.engine.clone(), Lease::new(cell, mode, &self.engine)))
     }
 
     /// `max_hold` begins now.
@@ -439,7 +463,7 @@ impl Lock {
             }
             _ => return Err(ConfigError::NotShared { backend }),
         }
-        Ok(AcquireRequest { name, mode, timing, budget, options: &self.options })
+        Ok(AcquireRequest { name, mode, timing, budget, options: &self.options, was_busy: None })
     }
 
     fn must_be_able_to_idle(&self, promises: &Promises) -> Result<(), ConfigError> {
@@ -474,11 +498,7 @@ impl Acquirable for Lock {
     }
 
     async fn acquire_for(&self, limit: Option<Duration>) -> Result<Guard, AcquireError> {
-        self.engine.must_be_ours()?;
-        let request = self.request(limit)?;
-        let mode = request.mode;
-        let cell = acquire::acquire(&self.engine, request).await?;
-        Ok(Guard::new(self.engine.clone(), Lease::new(cell, mode, &self.engine)))
+        self.acquire_with(self.request(limit)?).await
     }
 }
 

@@ -1,6 +1,14 @@
 //! Several locks: all of them to be held at the same time (`AllOf`), or one of them (`AnyOf`).
 
-use std::{fmt, future::pending, ops::Deref, pin::pin, slice, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::pending,
+    ops::Deref,
+    pin::pin,
+    slice,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use futures_util::future::{Either, join_all, select, select_all};
 use tenure_core::Moment;
@@ -157,10 +165,10 @@ impl Acquirable for AllOf {
     async fn acquire_for(&self, budget: Option<Duration>) -> Result<Guards, AcquireError> {
         let locks = self.locks.as_ref().map_err(Clone::clone)?;
         locks.iter().try_for_each(Lock::validate)?;
-        let began = self.engine.host.now();
+        let (began, was_busy) = (self.engine.host.now(), AtomicBool::new(false));
         loop {
             let mut held = Vec::with_capacity(locks.len());
-            let gathered = self.gather(locks, &mut held, began, budget).await;
+            let gathered = self.gather(locks, &mut held, (began, budget), &was_busy).await;
             let guards = Guards::new(held);
             if gathered.is_ok() && guards.check().is_ok() {
                 locks.iter().zip(guards.iter()).for_each(|(lock, lease)| lock.cap(lease.cell()));
@@ -183,13 +191,14 @@ impl AllOf {
         &self,
         locks: &[Lock],
         held: &mut Vec<Guard>,
-        began: Moment,
-        budget: Option<Duration>,
+        (began, budget): (Moment, Option<Duration>),
+        was_busy: &AtomicBool,
     ) -> Result<(), AcquireError> {
         for lock in locks {
             let waited = || began.elapsed(self.engine.host.now());
             let next = {
-                let next = pin!(lock.acquire_uncapped(budget.map(|budget| budget.saturating_sub(waited()))));
+                let left = budget.map(|budget| budget.saturating_sub(waited()));
+                let next = pin!(lock.acquire_uncapped(left, was_busy));
                 let lost = pin!(first(held.iter().map(|guard| guard.lost())));
                 match select(next, lost).await {
                     Either::Left((next, _)) => next,
@@ -545,8 +554,8 @@ impl Acquirable for AnyOf {
         locks.iter().try_for_each(Lock::validate)?;
         let began = self.engine.host.now();
         // First without a place: a client that waits for all at the same time is granted all that are free.
-        let waited = || began.elapsed(self.engine.host.now());
-        let refused = match try_each(locks).await {
+        let (waited, was_busy) = (|| began.elapsed(self.engine.host.now()), AtomicBool::new(false));
+        let refused = match try_each(locks, &was_busy).await {
             Ok(guard) => return Ok(guard),
             Err(error) => error,
         };
@@ -554,7 +563,7 @@ impl Acquirable for AnyOf {
         let acquired = if left.is_some_and(|left| left.is_zero()) {
             Err(refused)
         } else {
-            wait_for_all(locks, left).await
+            wait_for_all(locks, left, &was_busy).await
         };
         acquired.map_err(|error| of_all(error, waited()))
     }
@@ -566,10 +575,10 @@ fn limit_of(locks: &Result<Vec<Lock>, ConfigError>) -> Option<Duration> {
 }
 
 /// Asks for one after the other; if none was granted, returns why.
-async fn try_each(locks: &[Lock]) -> Result<Guard, AcquireError> {
+async fn try_each(locks: &[Lock], was_busy: &AtomicBool) -> Result<Guard, AcquireError> {
     let mut refused = None;
     for lock in locks {
-        match lock.acquire_for(Some(Duration::ZERO)).await {
+        match lock.acquire_among(Some(Duration::ZERO), was_busy).await {
             Ok(guard) => return Ok(guard),
             Err(error) => {
                 // The others are on the same store, so a transient error applies to them too.
@@ -585,8 +594,13 @@ async fn try_each(locks: &[Lock]) -> Result<Guard, AcquireError> {
 }
 
 /// Waits in all queues. When one lock is granted, the other claims are dropped and so withdrawn.
-async fn wait_for_all(locks: &[Lock], budget: Option<Duration>) -> Result<Guard, AcquireError> {
-    let mut waiting: Vec<_> = locks.iter().map(|lock| Box::pin(lock.acquire_for(budget))).collect();
+async fn wait_for_all(
+    locks: &[Lock],
+    budget: Option<Duration>,
+    was_busy: &AtomicBool,
+) -> Result<Guard, AcquireError> {
+    let mut waiting: Vec<_> =
+        locks.iter().map(|lock| Box::pin(lock.acquire_among(budget, was_busy))).collect();
     let mut refused = None;
     loop {
         let (answer, _, others) = select_all(waiting).await;

@@ -283,3 +283,80 @@ fn values_of_failures_are_those_that_failures_make() {
 fn a_test_without_a_runtime_has_no_clock() {
     TestHost::new();
 }
+
+/// A waiter whose turn comes late is refused by time alone. Its last request had less time than the store takes for an answer, and
+/// the refusal said that the store had failed; so did those of the waiters behind it.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_held_until_a_turn_that_came_too_late_is_busy() {
+    for left in (0..300).step_by(7) {
+        for is_other_process in [false, true] {
+            let store = TestStore::new();
+            let (holder, waiters) = (store.locker(), store.other_process());
+            store.fail(Fault::Delay(ms(55)));
+            waiters.fail(Fault::Delay(ms(55)));
+            let waiters = if is_other_process { waiters.locker() } else { holder.clone() };
+            let guard = holder.mutex("x").acquire().await.unwrap();
+            let waiting = [(), (), ()].map(|()| {
+                let lock = waiters.mutex("x").within(ms(300));
+                tokio::spawn(async move {
+                    let guard = lock.acquire().await?;
+                    // So long that the lease is not passed on.
+                    tokio::time::sleep(ms(15)).await;
+                    drop(guard);
+                    Ok::<_, AcquireError>(())
+                })
+            });
+            tokio::time::sleep(ms(300 - left)).await;
+            let _ = guard.release().await;
+            for waiter in waiting {
+                match waiter.await.unwrap() {
+                    Ok(()) | Err(AcquireError::TimedOut { holder: Some(_), .. }) => {}
+                    Err(error) => panic!("{left} ms before the end, {is_other_process}: {error:?}"),
+                }
+            }
+        }
+    }
+}
+
+/// The same of several locks: the time was spent behind another owner, and what was left of it was too short for a request.
+#[tokio::test(start_paused = true)]
+async fn several_locks_of_which_one_was_held_until_too_late_are_busy() {
+    for left in (0..150).step_by(7) {
+        for is_all in [true, false] {
+            let store = TestStore::new();
+            store.fail(Fault::Delay(ms(55)));
+            let (holder, waiter) = (store.other_process().locker(), store.locker());
+            let held = holder.all(["a", "b"]).acquire().await.unwrap();
+            let waiting = tokio::spawn(async move {
+                match is_all {
+                    true => waiter.all(["a", "b"]).within(ms(300)).acquire().await.map(drop),
+                    false => waiter.any(["a", "b"]).within(ms(300)).acquire().await.map(drop),
+                }
+            });
+            tokio::time::sleep(ms(300 - left)).await;
+            held.release().await.unwrap();
+            match waiting.await.unwrap() {
+                Ok(()) | Err(AcquireError::TimedOut { .. }) => {}
+                Err(error) => panic!("{left} ms before the end, {is_all}: {error:?}"),
+            }
+        }
+    }
+}
+
+/// The other side: a store that has told of no holder and answers nothing is not a busy lock, also for those that stand behind the
+/// one that asks.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_has_answered_nothing_is_not_a_busy_lock() {
+    let store = TestStore::new();
+    store.fail(Fault::Hang);
+    let locks = store.locker();
+    let waiting = [(); 3].map(|()| {
+        let lock = locks.mutex("x").within(ms(300));
+        tokio::spawn(async move { lock.acquire().await })
+    });
+    for waiter in waiting {
+        let refused = waiter.await.unwrap();
+        let Err(AcquireError::Store(error)) = refused else { panic!("{refused:?}") };
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::TimedOut, Outcome::Unknown));
+    }
+}

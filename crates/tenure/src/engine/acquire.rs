@@ -5,7 +5,10 @@ use std::{
     future::Future,
     mem,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -41,9 +44,15 @@ pub(crate) struct AcquireRequest<'a> {
     /// How long to wait: zero asks once, `None` waits indefinitely.
     pub(crate) budget: Option<Duration>,
     pub(crate) options: &'a Options,
+    /// For a wait of several claims: whether one of them has met another owner.
+    pub(crate) was_busy: Option<&'a AtomicBool>,
 }
 
 impl AcquireRequest<'_> {
+    fn was_busy(&self) -> bool {
+        self.was_busy.is_some_and(|was_busy| was_busy.load(Ordering::Relaxed))
+    }
+
     /// The same with the longest ttl that the store grants, if the default one was longer and the store refused it.
     /// While a larger `max_ttl` is rolled out, only an answer of the store tells how long that is. Not for a chosen
     /// owner: what the first try may have left is released under it.
@@ -104,10 +113,13 @@ async fn drive(
     let may_join = budget.is_none_or(|budget| !budget.is_zero()) || options.idle.is_some();
     let join = || engine.local_queues.join(name, options, timing, &release);
     let queued = may_join.then(join).flatten();
+    let mut is_behind = request.was_busy();
     if let Some(queued) = &queued {
         record.on_queue(|| queued.ahead());
         match queued.admit(&*engine.host, began, (budget, patience(&request)), progress).await? {
-            Admission::AskStore(at) => now = at,
+            Admission::AskStore { at, was_busy } => {
+                (now, is_behind) = (at, is_behind || was_busy);
+            }
             Admission::Lease(cell) => {
                 record.span.record("owner", field::display(cell.owner()));
                 record.span.record("token", field::display(cell.grant().token));
@@ -119,6 +131,9 @@ async fn drive(
     let _reservation = options.owner.map(|owner| engine.reserve(owner));
     let mut attempt =
         AcquireAttempt::new(engine, &request, began, Reporter::new(name, record, progress, queued));
+    if is_behind {
+        attempt.machine.on_busy();
+    }
     loop {
         now = match attempt.machine.poll(now) {
             AcquireAction::Ask { fresh_owner } => attempt.ask(now, fresh_owner).await,
@@ -157,7 +172,7 @@ impl<'a> AcquireAttempt<'a> {
         reporter: Reporter<'a>,
     ) -> Self {
         let (fresh, seed) = engine.new_owner_and_seed();
-        let AcquireRequest { name, mode, timing, budget, options } = request;
+        let AcquireRequest { name, mode, timing, budget, options, .. } = request;
         let machine = Acquisition::new(began, *timing, *budget, patience(request), seed);
         let machine = if options.owner.is_some() { machine.keeping_owner() } else { machine };
         let claim = Claim {
@@ -188,10 +203,15 @@ impl<'a> AcquireAttempt<'a> {
         let now = self.engine.host.now();
         let (is_granted, failure) =
             (matches!(answer, Ok(ClaimAnswer::Granted(_))), answer.as_ref().err().cloned());
+        let is_cut_short =
+            failure.as_ref().is_some_and(|error| self.machine.cut_short_until(now, error).is_some());
         self.machine.on_answer(now, answer);
+        if let Some(was_busy) = self.request.was_busy {
+            was_busy.fetch_or(self.machine.was_busy(), Ordering::Relaxed);
+        }
         let position = self.machine.position();
         match &failure {
-            Some(error) => self.reporter.on_failure(now, error, position),
+            Some(error) => self.reporter.on_failure(now, error, is_cut_short, position),
             None => self.reporter.on_answer(now, is_granted, position),
         }
         let idle_holder = idle_holder(position).filter(|_| failure.is_none() && !is_granted);
@@ -293,6 +313,8 @@ impl<'a> AcquireAttempt<'a> {
                 Ok(cell)
             }
             AcquireEnd::TimedOut { waited, ahead, holder } => {
+                let queued = self.reporter.queued.as_ref();
+                let holder = holder.or_else(|| queued.and_then(LocalWaiter::holder));
                 Err(AcquireError::TimedOut { waited, ahead, holder: holder.map(Box::new) })
             }
             AcquireEnd::Failed(AcquireFailure(error)) => Err(AcquireError::Store(error)),

@@ -148,6 +148,11 @@ impl HoldCell {
         }
     }
 
+    /// It is neither lost nor released.
+    pub(crate) fn is_valid(&self, now: Moment) -> bool {
+        !self.hold().remaining(now).is_zero()
+    }
+
     pub(crate) fn remaining(&self) -> Duration {
         // A forked child holds nothing, and must not wait for a thread that it does not have (hazard 27).
         if self.is_ours() { self.hold().remaining(self.host.now()) } else { Duration::ZERO }

@@ -34,7 +34,7 @@ use tenure_core::{
 use tokio::sync::Notify;
 
 use crate::{
-    engine::hold::HoldCell,
+    engine::{hold::HoldCell, request::unanswered},
     error::AcquireError,
     machine::acquisition::Position,
     options::{LocalQueueing, Options, Progress, WaitStatus},
@@ -187,8 +187,8 @@ pub(crate) type ReleaseLease<'a> = dyn Fn(&HoldCell) + Send + Sync + 'a;
 pub(crate) enum Admission {
     /// It holds this lease, which was passed on to it.
     Lease(Arc<HoldCell>),
-    /// It asks the store from this moment.
-    AskStore(Moment),
+    /// It asks the store from this moment. Another owner may have had the lock while it waited here.
+    AskStore { at: Moment, was_busy: bool },
 }
 
 /// One waiter in a local queue. When it is dropped, the next one is notified.
@@ -239,10 +239,14 @@ impl LocalWaiter<'_> {
                     (self.release)(&cell);
                     continue;
                 }
-                Ok(Admission::AskStore(now)) => {
-                    let failure = self.lock().failure(now, patience);
-                    return failure
-                        .map_or(Ok(Admission::AskStore(now)), |error| Err(AcquireError::Store(error)));
+                Ok(Admission::AskStore { at, .. }) => {
+                    let queue = self.lock();
+                    let was_busy = queue.was_busy_since(began);
+                    return queue
+                        .failure(at, patience)
+                        .map_or(Ok(Admission::AskStore { at, was_busy }), |error| {
+                            Err(AcquireError::Store(error))
+                        });
                 }
                 Ok(lease) => return Ok(lease),
                 Err(LookAgain(until)) => until,
@@ -257,15 +261,7 @@ impl LocalWaiter<'_> {
                     now = host.now();
                     self.lock().pass_over_the_first(self.number, now);
                 }
-                () = &mut timed_out => {
-                    now = host.now();
-                    let queue = self.lock();
-                    let WaitStatus { ahead, holder, .. } = queue.shown_to(self.number);
-                    return Err(queue.failure(now, Duration::ZERO).map_or_else(
-                        || AcquireError::TimedOut { waited: began.elapsed(now), ahead, holder: holder.map(Box::new) },
-                        AcquireError::Store,
-                    ));
-                }
+                () = &mut timed_out => return Err(self.lock().refuse(self.number, began, host.now())),
             }
         }
     }
@@ -288,6 +284,11 @@ impl LocalWaiter<'_> {
         }
     }
 
+    /// The holder, as last seen.
+    pub(crate) fn holder(&self) -> Option<HolderView> {
+        self.lock().shown_to(self.number).holder
+    }
+
     /// How many waiters are ahead of it; `None` if that is not known.
     pub(crate) fn ahead(&self) -> Option<usize> {
         let ahead = self.lock().ahead_of(self.number);
@@ -302,6 +303,7 @@ impl LocalWaiter<'_> {
         match answer {
             Ok(Position { ahead, holder }) => {
                 (last.holder, last.failure) = (holder.cloned(), None);
+                (last.is_busy, last.busy_at) = (true, Some(now));
                 if is_first {
                     last.ahead = ahead.unwrap_or(0);
                 }
@@ -322,7 +324,7 @@ impl LocalWaiter<'_> {
         let mut queue = self.lock();
         let mut own = HolderView::new(grant.owner.to_string(), claim.mode);
         (own.label, own.since, own.is_this_process) = (Some((*claim.label).clone()), Some(now.wall), true);
-        (queue.last.ahead, queue.last.holder) = (0, None);
+        (queue.last.ahead, queue.last.holder, queue.last.is_busy) = (0, None, false);
         queue.last.own = Some((Arc::downgrade(cell), own));
         let terms = queue.waiters.get(&self.number).and_then(|waiter| waiter.terms.clone());
         queue.lease = terms.and_then(|terms| SharedLease::of(now, grant, terms));
@@ -392,6 +394,10 @@ struct LastStoreAnswer {
     /// How many were ahead of the first of all waiters.
     ahead: usize,
     holder: Option<HolderView>,
+    /// It named another owner, or waiters ahead.
+    is_busy: bool,
+    /// When the lock was last known not to be free: by an answer, or by a lease of this process.
+    busy_at: Option<Moment>,
     /// The lease that a waiter of this queue got last, and how it is shown.
     own: Option<(Weak<HoldCell>, HolderView)>,
     failure: Option<StoreFailure>,
@@ -429,10 +435,11 @@ impl LocalQueue {
     /// What this waiter may do now.
     fn look(&mut self, number: u64, now: Moment) -> Result<Admission, LookAgain> {
         let is_first = self.first().is_some_and(|(first, _)| first == number);
+        self.see_whether_busy(now);
         let (open, busy) = (self.open_until(now), self.busy(now));
         let Some(waiter) = self.waiters.get_mut(&number) else { return Err(LookAgain(now + LOOK)) };
         match &waiter.state {
-            WaiterState::Admitted => return Ok(Admission::AskStore(now)),
+            WaiterState::Admitted => return Ok(Admission::AskStore { at: now, was_busy: false }),
             WaiterState::PassedOn(cell) => {
                 let cell = cell.clone();
                 waiter.state = WaiterState::Waiting;
@@ -460,7 +467,7 @@ impl LocalQueue {
         }
         self.admit(number, now);
         self.notify_first();
-        Ok(Admission::AskStore(now))
+        Ok(Admission::AskStore { at: now, was_busy: false })
     }
 
     fn admit(&mut self, number: u64, now: Moment) {
@@ -537,6 +544,34 @@ impl LocalQueue {
         };
         let holder = own.or_else(|| self.last.holder.clone()).or_else(former);
         WaitStatus { ahead: Some(self.ahead_of(number)), holder, failing: None }
+    }
+
+    /// Notes whether another owner has the lock now, as far as is known here.
+    fn see_whether_busy(&mut self, now: Moment) {
+        let own = self.last.own.as_ref().and_then(|(cell, _)| cell.upgrade());
+        if self.last.is_busy || own.is_some_and(|own| own.is_valid(now)) {
+            self.last.busy_at = Some(now);
+        }
+    }
+
+    /// The lock was not free at some time since then.
+    fn was_busy_since(&self, began: Moment) -> bool {
+        self.last.busy_at.is_some_and(|busy_at| busy_at.boot >= began.boot)
+    }
+
+    /// Why a waiter that has waited here since `began` gets nothing: the store fails; other owners had the lock; or
+    /// the store has answered no waiter, and nothing is known.
+    fn refuse(&mut self, number: u64, began: Moment, now: Moment) -> AcquireError {
+        self.see_whether_busy(now);
+        let waited = began.elapsed(now);
+        if let Some(error) = self.failure(now, Duration::ZERO) {
+            return AcquireError::Store(error);
+        }
+        if !self.was_busy_since(began) {
+            return AcquireError::Store(unanswered(waited));
+        }
+        let WaitStatus { ahead, holder, .. } = self.shown_to(number);
+        AcquireError::TimedOut { waited, ahead, holder: holder.map(Box::new) }
     }
 
     /// The error, if the store has failed for admitted waiters for at least `patience`, until a moment ago.

@@ -61,9 +61,17 @@ impl<'a> Reporter<'a> {
         self.show(position, None);
     }
 
-    pub(crate) fn on_failure(&self, now: Moment, error: &BackendError, position: Position<'_>) {
+    /// A request that its caller's time cut short tells the other waiters nothing of the store.
+    pub(crate) fn on_failure(
+        &self,
+        now: Moment,
+        error: &BackendError,
+        is_cut_short: bool,
+        position: Position<'_>,
+    ) {
         tracing::debug!(lock = %self.lock, %error, "a claim failed");
-        self.queued.iter().for_each(|queued| queued.on_answer(now, Err(error)));
+        let queued = self.queued.iter().filter(|_| !is_cut_short);
+        queued.for_each(|queued| queued.on_answer(now, Err(error)));
         self.show(position, Some(error.clone()));
     }
 

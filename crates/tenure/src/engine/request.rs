@@ -50,7 +50,7 @@ where
     }
 }
 
-fn unanswered(timeout: Duration) -> BackendError {
+pub(crate) fn unanswered(timeout: Duration) -> BackendError {
     let message = format!("the store did not answer within {timeout:.1?}");
     BackendError::new(ErrorKind::TimedOut, Outcome::Unknown, message)
 }

@@ -104,6 +104,8 @@ pub(crate) struct Acquisition {
     may_be_there: bool,
     /// The same, before the request that is on its way.
     was_there: bool,
+    /// Another owner had the lock, or was ahead, at some time of this wait.
+    was_busy: bool,
     ahead: Option<usize>,
     holder: Option<HolderView>,
 }
@@ -133,6 +135,7 @@ impl Acquisition {
             keeps_owner: false,
             may_be_there: false,
             was_there: false,
+            was_busy: false,
             ahead: None,
             holder: None,
         }
@@ -191,6 +194,16 @@ impl Acquisition {
         Position { ahead: self.ahead, holder: self.holder.as_ref() }
     }
 
+    /// The caller has been waiting behind another owner, perhaps of its own process.
+    pub(crate) fn on_busy(&mut self) {
+        self.was_busy = true;
+    }
+
+    /// Another owner had the lock, or was ahead.
+    pub(crate) fn was_busy(&self) -> bool {
+        self.was_busy
+    }
+
     /// The claim is about to be sent: validity counts from here (H1.1).
     pub(crate) fn on_sent(&mut self, now: Moment) {
         if matches!(self.state, AcquireState::Asking { .. }) {
@@ -215,6 +228,7 @@ impl Acquisition {
     }
 
     fn on_verdict(&mut self, now: Moment, sent_at: Moment, answer: ClaimAnswer) {
+        self.was_busy |= !matches!(answer, ClaimAnswer::Granted(_));
         match answer {
             ClaimAnswer::Granted(grant) => self.on_granted(now, sent_at, grant),
             ClaimAnswer::Queued { ahead, retry_after, holder } => {
@@ -263,9 +277,9 @@ impl Acquisition {
         if error.outcome() == Outcome::NotApplied {
             self.may_be_there = self.was_there;
         }
-        if self.was_cut_short(now, &error) {
+        if let Some(until) = self.cut_short_until(now, &error).filter(|_| self.has_reason()) {
             self.failures += u32::from(self.failing.is_some());
-            self.state = AcquireState::Waiting { until: now };
+            self.state = AcquireState::Waiting { until };
             return;
         }
         let since = self.failing.as_ref().map_or(now, |(since, _)| *since);
@@ -283,11 +297,21 @@ impl Acquisition {
         }
     }
 
-    /// The last request had only the rest of the caller's time. An earlier answer explains more: that another owner
-    /// held the lock, or why the store cannot serve.
-    fn was_cut_short(&self, now: Moment, error: &BackendError) -> bool {
-        let was_answered = self.ahead.is_some() || self.holder.is_some() || self.failing.is_some();
-        error.kind() == ErrorKind::TimedOut && was_answered && self.is_out_of_time(now)
+    /// The caller's time ended the request, and not the store: until when it could have been repeated. It tells
+    /// nothing of the store.
+    pub(crate) fn cut_short_until(&self, now: Moment, error: &BackendError) -> Option<Moment> {
+        let until = match error.kind() {
+            ErrorKind::TimedOut => now,
+            ErrorKind::Throttled => now + error.retry_hint().unwrap_or(Duration::from_millis(1)),
+            _ => return None,
+        };
+        self.is_out_of_time(until).then_some(until)
+    }
+
+    /// What came before explains more than a request that was cut short: that another owner held the lock, or why
+    /// the store cannot serve.
+    fn has_reason(&self) -> bool {
+        self.was_busy || self.failing.is_some()
     }
 
     /// A hint arrived: ask now rather than later.

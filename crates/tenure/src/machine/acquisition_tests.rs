@@ -395,6 +395,8 @@ fn a_store_that_is_slow_at_the_very_end_has_not_failed() {
     let (asked, cut) = ((500, Ok(queued())), (1000, Err(silence.clone())));
     let held = ends(&[asked.clone(), cut.clone()]);
     assert!(matches!(held, AcquireEnd::TimedOut { ahead: Some(1), .. }), "{held:?}");
+    let cut_off = ends(&[asked.clone(), (1000, Err(error(ErrorKind::Throttled, Outcome::NotApplied)))]);
+    assert!(matches!(cut_off, AcquireEnd::TimedOut { ahead: Some(1), .. }), "{cut_off:?}");
     // Why the store cannot serve explains more than that its last answer was slow.
     let refused = (700, Err(error(ErrorKind::Unavailable, Outcome::NotApplied)));
     let AcquireEnd::Failed(AcquireFailure(why)) = ends(&[refused, cut.clone()]) else {
@@ -421,5 +423,30 @@ fn a_store_that_is_slow_at_the_very_end_has_not_failed() {
     ] {
         let failed = ends(&failed);
         assert!(matches!(failed, AcquireEnd::Failed(_)), "{failed:?}");
+    }
+}
+
+/// One who waited behind another task of its process knows of no answer; that the store did not make it in the rest of
+/// the time says nothing of it. Without that, nothing is known.
+#[test]
+fn one_whose_turn_came_too_late_for_a_request_is_busy() {
+    for was_busy in [true, false] {
+        let mut machine = acquisition(Some(Duration::from_millis(20)));
+        if was_busy {
+            machine.on_busy();
+        }
+        machine.poll(START);
+        machine.on_sent(START);
+        let late = START + Duration::from_millis(50);
+        machine.on_answer(late, Err(error(ErrorKind::TimedOut, Outcome::Unknown)));
+        let mut end = machine.poll(late);
+        while let AcquireAction::Wait { until } = end {
+            end = machine.poll(until);
+        }
+        assert_eq!(end, AcquireAction::Release, "it may be granted yet");
+        machine.on_released();
+        let AcquireAction::Finish(end) = machine.poll(late) else { panic!("it is not over") };
+        assert_eq!(matches!(end, AcquireEnd::TimedOut { .. }), was_busy, "{end:?}");
+        assert_eq!(matches!(end, AcquireEnd::Failed(_)), !was_busy, "{end:?}");
     }
 }
