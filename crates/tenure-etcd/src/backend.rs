@@ -43,14 +43,13 @@ use crate::{
     owners::{KeyAt, Owners},
     queue::{KeyQueue, QueueKey, Value, folder, key, millis, token},
     view,
-    watch::{AwaitedChange, ChangeWatcher, ChangeWatchers, Watching},
+    watch::{AwaitedChange, ChangeWatcher, Watching},
 };
 
 /// Locks in etcd.
 pub struct Etcd {
     shared: Arc<ProcessState>,
     members: Arc<Members>,
-    watching: Watching,
 }
 
 /// The state that the handles of one process share.
@@ -59,7 +58,8 @@ struct ProcessState {
     host: Arc<dyn Host>,
     watermark: Arc<Watermark>,
     owners: Owners,
-    watchers: ChangeWatchers,
+    /// With a connection of its own.
+    watching: Watching,
     notifier: Notifier,
     /// Locks of which is known that no client of another layout used their name.
     unmixed: Mutex<HashSet<LockName>>,
@@ -69,18 +69,12 @@ impl Etcd {
     /// A handle; the first request connects.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let config = Arc::new(config);
-        let (watermark, owners) = (Arc::default(), Owners::default());
-        let (watchers, notifier) = (ChangeWatchers::default(), Notifier::default());
+        let (watermark, owners, notifier) = (Arc::default(), Owners::default(), Notifier::default());
+        let members = Arc::new(Members::new(config.clone(), host.clone(), Arc::clone(&watermark)));
+        let watching = Watching(ChangeWatcher::new(members.clone(), notifier.clone()));
         let unmixed = Mutex::default();
-        Self::sharing(Arc::new(ProcessState { config, host, watermark, owners, watchers, notifier, unmixed }))
-    }
-
-    fn sharing(shared: Arc<ProcessState>) -> Self {
-        let members = Members::new(shared.config.clone(), shared.host.clone(), shared.watermark.clone());
-        let members = Arc::new(members);
-        let watching = Watching(ChangeWatcher::new(members.clone(), shared.notifier.clone()));
-        shared.watchers.add(&watching.0);
-        Self { shared, members, watching }
+        let shared = ProcessState { config, host, watermark, owners, watching, notifier, unmixed };
+        Self { shared: Arc::new(shared), members }
     }
 
     fn config(&self) -> &Config {
@@ -109,7 +103,9 @@ impl Backend for Etcd {
     }
 
     async fn handle(&self) -> Result<BackendHandle, BackendError> {
-        Ok(Arc::new(Self::sharing(self.shared.clone())))
+        let ProcessState { config, host, watermark, .. } = &*self.shared;
+        let members = Arc::new(Members::new(config.clone(), host.clone(), watermark.clone()));
+        Ok(Arc::new(Self { shared: self.shared.clone(), members }))
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
@@ -159,7 +155,7 @@ impl Backend for Etcd {
     /// was: nothing else takes a key of ours away without its lease but a person (L9).
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
         let patience = self.config().response_timeout;
-        self.shared.watchers.forget(owner);
+        self.shared.watching.0.forget(owner);
         let Some(known) = self.shared.owners.get(owner) else {
             return self.leave_unseen(name, owner, patience).await;
         };
@@ -434,7 +430,7 @@ impl KeyClaim<'_> {
         let Claim { name, owner, ttl, .. } = self.claim.clone();
         let key_at = KeyAt { created: place.created, lease: place.lease };
         self.etcd.shared.owners.saw_key(owner, key_at);
-        self.etcd.watching.0.listen(owner, AwaitedChange::end_of(self.key.clone()), revision + 1);
+        self.etcd.shared.watching.0.listen(owner, AwaitedChange::end_of(self.key.clone()), revision + 1);
         ClaimAnswer::Granted(Grant { name, owner, token: token(place.created), block: 1, ttl })
     }
 
@@ -443,7 +439,7 @@ impl KeyClaim<'_> {
         let key_at = KeyAt { created: place.created, lease: place.lease };
         self.etcd.shared.owners.saw_key(self.claim.owner, key_at);
         if let Some(awaited) = AwaitedChange::by(queue, at) {
-            self.etcd.watching.0.listen(self.claim.owner, awaited, queue.revision + 1);
+            self.etcd.shared.watching.0.listen(self.claim.owner, awaited, queue.revision + 1);
         }
         let seconds = if self.has_place_lease() { PLACE_SECONDS } else { self.seconds };
         let place_ttl = Duration::from_secs(seconds.unsigned_abs());

@@ -39,13 +39,27 @@ pub(crate) struct Members {
     watermark: Arc<Watermark>,
     members: Vec<MemberChannel>,
     /// Which one is asked first: the one that answered last.
-    current: watch::Sender<usize>,
+    current: Arc<watch::Sender<usize>>,
     /// Any has answered.
     is_known: AtomicBool,
 }
 
 impl Members {
     pub(crate) fn new(config: Arc<Config>, host: Arc<dyn Host>, watermark: Arc<Watermark>) -> Self {
+        Self::asking(config, host, watermark, Arc::new(watch::Sender::new(0)))
+    }
+
+    /// The same members over connections of its own; it is asked first which these ask first.
+    pub(crate) fn beside(&self) -> Self {
+        Self::asking(self.config.clone(), self.host.clone(), self.watermark.clone(), self.current.clone())
+    }
+
+    fn asking(
+        config: Arc<Config>,
+        host: Arc<dyn Host>,
+        watermark: Arc<Watermark>,
+        current: Arc<watch::Sender<usize>>,
+    ) -> Self {
         let patience = LOGIN * config.connect_timeout.max(config.response_timeout);
         let member = |member: &HostPort| {
             let address = shown(member);
@@ -59,7 +73,7 @@ impl Members {
             }
         };
         let members = config.members.iter().map(member).collect();
-        let (current, is_known) = (watch::Sender::new(0), AtomicBool::new(false));
+        let is_known = AtomicBool::new(false);
         Self { config, host, watermark, members, current, is_known }
     }
 
@@ -366,7 +380,7 @@ impl Members {
     }
 
     /// The next request makes a channel of its own.
-    fn leave(&self, index: usize) {
+    pub(crate) fn leave(&self, index: usize) {
         if let Some(channel) = self.members[index].channels.current() {
             channel.end.set();
         }

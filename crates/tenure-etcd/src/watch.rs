@@ -1,11 +1,12 @@
-//! Hints: the changes that owners wait for, and one stream of them per handle.
+//! Hints: the changes that owners wait for, and one stream of them per process, on a thread of its own.
 //!
-//! It is attached again by us when it breaks or its member is left.
+//! Every waiter relies on it, and a runtime of the program may end or rest: so neither the task that reads it nor
+//! its connection belongs to one. It is attached again by us when it breaks or its member is left.
 
 use std::{
     collections::{HashMap, HashSet},
     pin::pin,
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -13,7 +14,7 @@ use etcd_client::{
     Client, Error, EventType, GetOptions, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse,
     WatchStream,
 };
-use tenure_core::{Audience, Mode, Moment, Notifier, OwnerId, locked};
+use tenure_core::{Audience, BoxFuture, Mode, Moment, Notifier, OwnerId, locked};
 use tokio::sync::Notify;
 
 use crate::{
@@ -21,7 +22,7 @@ use crate::{
     queue::{KeyQueue, QueueKey},
 };
 
-/// Ends the stream with the handle.
+/// Ends the stream with the last handle.
 pub(crate) struct Watching(pub(crate) Arc<ChangeWatcher>);
 
 impl Drop for Watching {
@@ -31,26 +32,9 @@ impl Drop for Watching {
     }
 }
 
-/// Those of all handles of one process: who listens through one may leave through another.
-#[derive(Default)]
-pub(crate) struct ChangeWatchers(Mutex<Vec<Weak<ChangeWatcher>>>);
-
-impl ChangeWatchers {
-    pub(crate) fn add(&self, watcher: &Arc<ChangeWatcher>) {
-        let mut all = locked(&self.0);
-        all.retain(|watcher| watcher.strong_count() > 0);
-        all.push(Arc::downgrade(watcher));
-    }
-
-    /// This owner needs no more hints.
-    pub(crate) fn forget(&self, owner: OwnerId) {
-        let all: Vec<_> = locked(&self.0).iter().filter_map(Weak::upgrade).collect();
-        all.iter().for_each(|watcher| watcher.forget(owner));
-    }
-}
-
-/// The changes that the owners of one handle wait for. Only hints depend on it.
+/// The changes that the owners of one process wait for. Only hints depend on it.
 pub(crate) struct ChangeWatcher {
+    /// Those that claims are sent to.
     members: Arc<Members>,
     notifier: Notifier,
     wishes: Mutex<Wishes>,
@@ -80,15 +64,25 @@ impl ChangeWatcher {
         let is_served = std::mem::replace(&mut wishes.is_served, true);
         drop(wishes);
         if !is_served {
-            let served = Served { watcher: self.clone(), has_retired: false };
-            self.members.host.spawn(Box::pin(async move { served.serve().await }));
+            self.serve();
         } else if !is_looked_for {
             // A holder's wish is found when an earlier one is due: not a wake-up per grant.
             self.changed.notify_one();
         }
     }
 
-    fn forget(&self, owner: OwnerId) {
+    fn serve(self: &Arc<Self>) {
+        // Its connections end with its thread.
+        let members = Arc::new(self.members.beside());
+        let served = Served { watcher: self.clone(), members, has_retired: false };
+        let start = move || -> BoxFuture<'static, ()> { Box::pin(served.serve()) };
+        if let Err(error) = self.members.host.spawn_apart("tenure-etcd", Box::new(start)) {
+            tracing::warn!(%error, "no thread can be started: waiters hear of no release, and ask again");
+        }
+    }
+
+    /// This owner needs no more hints.
+    pub(crate) fn forget(&self, owner: OwnerId) {
         let mut wishes = locked(&self.wishes);
         if wishes.forget(owner) {
             drop(wishes);
@@ -97,7 +91,7 @@ impl ChangeWatcher {
     }
 
     /// Notifies of what has happened, and remembers where to go on.
-    fn on_response(self: &Arc<Self>, response: &WatchResponse) {
+    fn on_response(self: &Arc<Self>, members: &Arc<Members>, response: &WatchResponse) {
         let mut wishes = locked(&self.wishes);
         let found = wishes.of.iter_mut().find(|(_, wish)| wish.id == response.watch_id());
         let Some((&owner, wish)) = found else { return };
@@ -109,8 +103,10 @@ impl ChangeWatcher {
             let before = wish.from;
             wish.from = next.max(before);
             if response.created() && next > before {
-                let (watcher, wish) = (self.clone(), Wish { from: before, ..wish.clone() });
-                self.members.host.spawn(Box::pin(async move { watcher.look_back(owner, wish).await }));
+                let (watcher, members) = (self.clone(), members.clone());
+                let wish = Wish { from: before, ..wish.clone() };
+                let look = async move { watcher.look_back(&members, owner, wish).await };
+                self.members.host.spawn(Box::pin(look));
             }
         }
         let is_over = response.canceled();
@@ -138,14 +134,14 @@ impl ChangeWatcher {
 
     /// The store has gone on since the queue was read: notifies if what is awaited happened before the watch
     /// began.
-    async fn look_back(&self, owner: OwnerId, wish: Wish) {
+    async fn look_back(&self, members: &Members, owner: OwnerId, wish: Wish) {
         let WatchedKeys::Key(key) = &wish.awaited.sight else {
             self.notifier.notify(wish.awaited.audience, owner);
             return;
         };
         let (key, options) = (&key[..], || GetOptions::new().with_keys_only());
         let request = async |mut client: Client| client.get(key, Some(options())).await;
-        let read = self.members.ask(self.members.config.response_timeout, request).await;
+        let read = members.ask(members.config.response_timeout, request).await;
         let is_as_before = read.is_ok_and(|read| {
             read.value.kvs().first().is_some_and(|kv| {
                 kv.create_revision() < wish.from && (!wish.awaited.entries || kv.mod_revision() < wish.from)
@@ -194,60 +190,6 @@ impl ChangeWatcher {
             () = self.members.host.sleep_until(until) => false,
         }
     }
-
-    async fn attach(&self, index: usize, first: &Wish, rest: &[Wish]) -> Result<WatchStream, ()> {
-        let attach = async {
-            let mut client: Client = self.members.client(index).await.map_err(drop)?;
-            let (key, options) = first.request();
-            let mut stream = client.watch(key, Some(options)).await.map_err(drop)?;
-            for wish in rest {
-                let (key, options) = wish.request();
-                stream.watch(key, Some(options)).await.map_err(drop)?;
-            }
-            Ok(stream)
-        };
-        let host = &self.members.host;
-        tokio::select! {
-            biased;
-            attached = attach => attached,
-            () = host.sleep_until(host.now() + self.members.config.response_timeout) => Err(()),
-        }
-    }
-
-    /// Reads the stream until it breaks, its member is left, or there is no listener.
-    async fn read_stream(
-        self: &Arc<Self>,
-        stream: WatchStream,
-        current: &mut tokio::sync::watch::Receiver<usize>,
-    ) {
-        let (mut sender, mut stream) = stream.split();
-        let host = &self.members.host;
-        let mut idle_until = host.now() + LINGER;
-        loop {
-            let (ready, cancelled, next) = self.due();
-            if self.is_closed() || send(&mut sender, ready, cancelled).await.is_err() {
-                return;
-            }
-            if !locked(&self.wishes).of.is_empty() {
-                idle_until = host.now() + LINGER;
-            }
-            let until = next.unwrap_or(idle_until);
-            let mut left = pin!(current.changed());
-            tokio::select! {
-                biased;
-                message = stream.message() => match message {
-                    Ok(Some(response)) => self.on_response(&response),
-                    Ok(None) | Err(_) => return,
-                },
-                _ = &mut left => return,
-                is_changed = self.changed_until(until) => {
-                    if !is_changed && next.is_none() && locked(&self.wishes).of.is_empty() {
-                        return;
-                    }
-                }
-            }
-        }
-    }
 }
 
 async fn send(sender: &mut WatchRequestSender, ready: Vec<Wish>, cancelled: Vec<i64>) -> Result<(), Error> {
@@ -261,9 +203,11 @@ async fn send(sender: &mut WatchRequestSender, ready: Vec<Wish>, cancelled: Vec<
     Ok(())
 }
 
-/// The task that serves; when it ends, also with its runtime, the next wish starts another one.
+/// The task that serves; when it ends, even by a panic, the next wish starts another one.
 struct Served {
     watcher: Arc<ChangeWatcher>,
+    /// Over connections of its own.
+    members: Arc<Members>,
     has_retired: bool,
 }
 
@@ -293,16 +237,67 @@ impl Served {
                 }
                 continue;
             };
-            let mut current = watcher.members.follow();
+            let mut current = self.members.follow();
             let index = *current.borrow_and_update();
-            match watcher.attach(index, first, rest).await {
-                Ok(stream) => watcher.read_stream(stream, &mut current).await,
+            match self.attach(index, first, rest).await {
+                Ok(stream) => self.read_stream(stream, &mut current).await,
                 Err(()) => {
-                    watcher.members.pass_over(index);
+                    self.members.leave(index);
+                    self.members.pass_over(index);
                     host.sleep_until(host.now() + PAUSE).await;
                 }
             }
             watcher.on_break();
+        }
+    }
+
+    async fn attach(&self, index: usize, first: &Wish, rest: &[Wish]) -> Result<WatchStream, ()> {
+        let attach = async {
+            let mut client: Client = self.members.client(index).await.map_err(drop)?;
+            let (key, options) = first.request();
+            let mut stream = client.watch(key, Some(options)).await.map_err(drop)?;
+            for wish in rest {
+                let (key, options) = wish.request();
+                stream.watch(key, Some(options)).await.map_err(drop)?;
+            }
+            Ok(stream)
+        };
+        let host = &self.members.host;
+        tokio::select! {
+            biased;
+            attached = attach => attached,
+            () = host.sleep_until(host.now() + self.members.config.response_timeout) => Err(()),
+        }
+    }
+
+    /// Reads the stream until it breaks, its member is left, or there is no listener.
+    async fn read_stream(&self, stream: WatchStream, current: &mut tokio::sync::watch::Receiver<usize>) {
+        let (mut sender, mut stream) = stream.split();
+        let (watcher, host) = (&self.watcher, &self.members.host);
+        let mut idle_until = host.now() + LINGER;
+        loop {
+            let (ready, cancelled, next) = watcher.due();
+            if watcher.is_closed() || send(&mut sender, ready, cancelled).await.is_err() {
+                return;
+            }
+            if !locked(&watcher.wishes).of.is_empty() {
+                idle_until = host.now() + LINGER;
+            }
+            let until = next.unwrap_or(idle_until);
+            let mut left = pin!(current.changed());
+            tokio::select! {
+                biased;
+                message = stream.message() => match message {
+                    Ok(Some(response)) => watcher.on_response(&self.members, &response),
+                    Ok(None) | Err(_) => return,
+                },
+                _ = &mut left => return,
+                is_changed = watcher.changed_until(until) => {
+                    if !is_changed && next.is_none() && locked(&watcher.wishes).of.is_empty() {
+                        return;
+                    }
+                }
+            }
         }
     }
 
@@ -448,7 +443,7 @@ fn folder_of(place: &QueueKey) -> Vec<u8> {
 /// How long the stream is kept without a listener.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// The largest number of listening owners of one handle; more get no hints.
+/// The largest number of listening owners of one process; more get no hints.
 const KEPT: usize = 1 << 16;
 
 /// A holder hears of a break, but one that leaves sooner than this need not listen.

@@ -13,4 +13,5 @@ mod hazards_line;
 mod hostile;
 mod interop;
 mod regressions;
+mod runtimes;
 mod stage;
