@@ -2,17 +2,12 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
-use tenure_client::{
-    doctor::{Check, Trial, TrialError, described, finding, found, judged},
-    url::HostPort,
-};
+use tenure_client::doctor::{Check, Trial, TrialError, described, finding, found, judged};
 use tenure_core::{
-    Backend, BackendError, ErrorKind, Finding, Host, LockView,
+    Backend, BackendError, ErrorKind, Finding, LockView,
     Severity::{Note, Problem, Warning},
     Timing, shown,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use zookeeper_client::Error;
 
 use crate::{
@@ -20,7 +15,8 @@ use crate::{
     error,
     session::EnsembleSession,
     store::SharedState,
-    view, wire,
+    view,
+    words::{ServerSettings, asked},
 };
 
 /// The findings of a session, and of the servers' four-letter words, which may be turned off.
@@ -66,22 +62,13 @@ struct EnsembleFacts {
     servers: Vec<ServerSettings>,
 }
 
-/// What one server says of itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct ServerSettings {
-    is_standalone: bool,
-    tick: Option<Duration>,
-    /// The shortest and the longest session.
-    limits: Option<(Duration, Duration)>,
-}
-
 impl EnsembleFacts {
     fn limits(&self) -> BTreeSet<(Duration, Duration)> {
         self.servers.iter().filter_map(|server| server.limits).collect()
     }
 }
 
-const CHECKS: [Check<EnsembleFacts>; 5] = [
+const CHECKS: [Check<EnsembleFacts>; 6] = [
     Check::new("tick", |ensemble| {
         let largest = ensemble.servers.iter().filter_map(|server| server.tick).max();
         let ours = ensemble.config.tick;
@@ -129,6 +116,15 @@ const CHECKS: [Check<EnsembleFacts>; 5] = [
         let is_alone = ensemble.config.hosts.len() == 1 && ensemble.servers.iter().any(|it| it.is_standalone);
         let what = "there is one server: while it is down, no lock can be acquired or renewed";
         found(is_alone, Note, what, "run an ensemble of three servers, which goes on without one of them")
+    }),
+    Check::new("one ensemble", |ensemble| {
+        let are_several =
+            ensemble.config.hosts.len() > 1 && ensemble.servers.iter().any(|it| it.is_standalone);
+        let what = "the URL names several servers, and one of them runs alone (standalone): two clients may \
+                    hold the same lock, each on another server";
+        let remedy = "name the members of one ensemble, or one server once; each server of an ensemble has \
+                      lines server.N in its zoo.cfg";
+        found(are_several, Problem, what, remedy)
     }),
     Check::new("access", |ensemble| {
         let is_open = ensemble.config.login.is_some() && ensemble.config.access() == Access::Open;
@@ -181,49 +177,6 @@ async fn rights(
     }
 }
 
-/// The servers that answer.
-async fn asked(config: &Config, host: &dyn Host) -> Vec<ServerSettings> {
-    let servers = config.hosts.iter().map(|server| async move {
-        let (srvr, conf) =
-            futures_util::join!(word(config, server, "srvr", host), word(config, server, "conf", host));
-        read(&srvr?, &conf.unwrap_or_default())
-    });
-    join_all(servers).await.into_iter().flatten().collect()
-}
-
-/// The answer of a server to a four-letter word.
-async fn word(config: &Config, server: &HostPort, word: &str, host: &dyn Host) -> Option<String> {
-    let ask = async {
-        let mut stream = wire::open(config, server).await.ok()?;
-        stream.write_all(word.as_bytes()).await.ok()?;
-        let mut answer = String::new();
-        stream.take(ANSWER).read_to_string(&mut answer).await.ok()?;
-        Some(answer)
-    };
-    tokio::select! {
-        answer = ask => answer,
-        () = host.sleep_until(host.now() + PATIENCE) => None,
-    }
-}
-
-/// `None` for one that does not serve.
-fn read(srvr: &str, conf: &str) -> Option<ServerSettings> {
-    let mode = srvr.lines().find_map(|line| line.strip_prefix("Mode: "))?;
-    let number = |key: &str| {
-        let value = conf.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
-        value.trim().parse().ok().map(Duration::from_millis)
-    };
-    Some(ServerSettings {
-        is_standalone: mode.trim() == "standalone",
-        tick: number("tickTime"),
-        limits: number("minSessionTimeout").zip(number("maxSessionTimeout")),
-    })
-}
-
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Bytes of an answer that are read.
-const ANSWER: u64 = 64 * 1024;
-
 #[cfg(test)]
 mod tests {
     use tenure_core::Severity;
@@ -237,7 +190,7 @@ mod tests {
     fn server(tick_ms: u64, most_s: u64) -> ServerSettings {
         let conf =
             format!("tickTime={tick_ms}\nminSessionTimeout=4000\nmaxSessionTimeout={}\n", most_s * 1000);
-        read("Zookeeper version: 3.8\nMode: standalone\n", &conf).unwrap()
+        ServerSettings::read("Zookeeper version: 3.8\nMode: standalone\n", &conf).unwrap()
     }
 
     fn severities(query: &str, servers: &[ServerSettings]) -> Vec<Severity> {
@@ -261,9 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_serve_says_nothing() {
-        assert_eq!(read("This ZooKeeper instance is not currently serving requests\n", ""), None);
-        let quiet = read("Mode: leader\n", "conf is not executed because it is not in the whitelist.\n");
-        assert_eq!(quiet, Some(ServerSettings::default()));
+    fn a_server_that_runs_alone_beside_others_is_a_problem() {
+        let ensemble = |url: &str| {
+            let (config, longest) = (Arc::new(Config::from_url(url).unwrap()), Duration::from_secs(9));
+            let ensemble = EnsembleFacts { config, longest, servers: vec![server(2000, 40)] };
+            judged(&CHECKS, &ensemble).iter().any(|finding| finding.severity == Problem)
+        };
+        assert!(ensemble("zookeeper://a,b/"));
+        assert!(!ensemble("zookeeper://a/"));
     }
 }

@@ -51,6 +51,15 @@ pub(crate) fn unreadable(path: &std::path::Path, error: std::io::Error) -> Backe
         .caused_by(error)
 }
 
+/// Several servers in one URL must be one ensemble: otherwise each grants the same lock to another client.
+pub(crate) fn alone(place: &str, server: &str) -> BackendError {
+    let message = format!(
+        "the URL names several servers, and {server} runs alone (standalone), not in one ensemble with the others: name the \
+         members of one ensemble, or one server once"
+    );
+    BackendError::new(Invalid, NotApplied, message).with("zookeeper", place)
+}
+
 /// The session ended before anything was sent.
 pub(crate) fn over(place: &str) -> BackendError {
     let message = "the ZooKeeper session has ended; the next attempt opens a new one";

@@ -15,6 +15,7 @@ mod sessions;
 mod store;
 mod view;
 mod wire;
+mod words;
 
 pub use backend::ZooKeeper;
 pub use config::{Access, Config, ConfigError, Layout, Sasl};

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    pin::pin,
     sync::{Arc, Mutex, Weak},
     time::Duration,
 };
@@ -11,6 +12,7 @@ use futures_util::{
     future::{Either, select},
     stream::FuturesUnordered,
 };
+use tenure_client::url::shown;
 use tenure_core::{BackendError, BoxFuture, Host, Moment, Notifier, OwnerId, Timing, locked};
 use tokio::sync::watch;
 use zookeeper_client::{Client, Error};
@@ -22,6 +24,7 @@ use crate::{
     credentials::Credentials,
     error,
     session::{self, EnsembleSession, NewSession},
+    words,
 };
 
 /// The sessions of one [`ZooKeeper`](crate::ZooKeeper). All its handles share them: a session is what holds
@@ -103,7 +106,7 @@ impl SessionPool {
                     Ok(credentials) => credentials,
                     Err(error) => return drop(result.send(Some(Err(error)))),
                 };
-                match begin(&config, &credentials, &*host, ttl).await {
+                match open(&config, &credentials, &*host, ttl).await {
                     Ok((client, opened)) => {
                         let (session, orders) =
                             EnsembleSession::new(NewSession { client, config, host, notifier, opened });
@@ -112,9 +115,7 @@ impl SessionPool {
                         }
                         session::live(session, orders).await;
                     }
-                    Err(error) => {
-                        let _ = result.send(Some(Err(refused(&config, &*host, error).await)));
-                    }
+                    Err(error) => drop(result.send(Some(Err(error)))),
                 }
             })
         };
@@ -130,6 +131,39 @@ impl Drop for SessionPool {
         for session in self.living() {
             session.end();
         }
+    }
+}
+
+/// Begins a session, and looks at the same time whether the servers of the URL are one ensemble. One that does not
+/// answer in that time is asked when the next session begins, as is one that is put in the place of another.
+///
+/// # Errors
+/// If one of the servers runs alone beside others, or no session can be opened.
+async fn open(
+    config: &Config,
+    credentials: &Credentials,
+    host: &dyn Host,
+    ttl: Duration,
+) -> Result<(Client, Moment), BackendError> {
+    let looking = async {
+        match config.hosts.len() {
+            1 => None,
+            _ => words::standalone(config, host).await,
+        }
+    };
+    let (begun, alone) = match select(pin!(begin(config, credentials, host, ttl)), pin!(looking)).await {
+        Either::Left((begun, looking)) => match select(looking, host.sleep_until(host.now() + SILENCE)).await
+        {
+            Either::Left((alone, _)) => (begun, alone),
+            Either::Right(_) => (begun, None),
+        },
+        Either::Right((Some(alone), _)) => return Err(error::alone(&config.place_name(), &shown(alone))),
+        Either::Right((None, begun)) => (begun.await, None),
+    };
+    match (begun, alone) {
+        (_, Some(alone)) => Err(error::alone(&config.place_name(), &shown(alone))),
+        (Ok(begun), None) => Ok(begun),
+        (Err(error), None) => Err(refused(config, host, error).await),
     }
 }
 
@@ -236,7 +270,7 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 #[cfg(test)]
 mod tests {
     use tenure::backend::TokioHost;
-    use tenure_core::ProcessId;
+    use tenure_core::{ErrorKind, Outcome, ProcessId};
     use tenure_testkit::zookeeper::ZooKeeperServer;
 
     use super::*;
@@ -273,6 +307,25 @@ mod tests {
             }
             assert!(sessions.any().await.unwrap().longest() >= Duration::from_secs(30));
         }
+    }
+
+    /// Two that were started without the lines of an ensemble each granted the lock to another client, and `doctor` found them
+    /// in order. L1.
+    #[tokio::test]
+    async fn servers_that_run_alone_are_refused_where_the_url_names_several() {
+        let servers = [ZooKeeperServer::start(), ZooKeeperServer::start()];
+        let [one, other] = servers.each_ref().map(|server| server.address());
+        let url = format!("zookeeper://{one},{other}/tenure");
+        let sessions = SessionPool::new(Config::from_url(&url).unwrap(), Arc::new(TokioHost));
+        let Err(refused) = sessions.any().await else { panic!("two that are not one") };
+        assert_eq!((refused.kind(), refused.outcome()), (ErrorKind::Invalid, Outcome::NotApplied));
+        assert!(refused.to_string().contains("runs alone"), "{refused}");
+        // One of them is down: the other one is still no ensemble.
+        drop(servers);
+        let server = ZooKeeperServer::start();
+        let url = format!("zookeeper://{},{other}/tenure", server.address());
+        let sessions = SessionPool::new(Config::from_url(&url).unwrap(), Arc::new(TokioHost));
+        assert_eq!(sessions.any().await.err().map(|refused| refused.kind()), Some(ErrorKind::Invalid));
     }
 
     #[test]
