@@ -10,6 +10,14 @@ use std::{
     time::Duration,
 };
 
+use fork::{Fork, fork};
+use nix::{
+    sys::{
+        signal::{self, Signal},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::Pid,
+};
 use tempfile::TempDir;
 use tenure::{
     FencingToken,
@@ -339,4 +347,38 @@ fn who_waited_for_a_lock_that_was_removed_waits_for_the_one_that_took_its_place(
         waiter.join().unwrap();
     });
     assert_eq!(shelf.file.mark().unwrap(), 8);
+}
+
+/// A child that was forked while another thread wrote kept the lock with its copy of the open file: every later write of another
+/// process waited for its end. And one that goes on inside the call would write beside its parent.
+#[test]
+fn a_forked_child_keeps_no_other_process_waiting_and_writes_nothing() {
+    let shelf = Shelf::new();
+    let mut child = None;
+    let written = shelf.file.update(FORMER, |_| match fork().unwrap() {
+        Fork::Child => b"of the child".to_vec(),
+        Fork::Parent(pid) => {
+            child = Some(Pid::from_raw(pid));
+            b"of the parent".to_vec()
+        }
+    });
+    let Some(child) = child else {
+        // It is refused, and lives on with what it has; it never returns into the test.
+        if written.is_ok() {
+            signal::kill(Pid::this(), Signal::SIGABRT).unwrap();
+        }
+        loop {
+            thread::sleep(Duration::from_secs(60));
+        }
+    };
+    written.unwrap();
+    let other = FencedFile::new(shelf.file.path());
+    let writing = thread::spawn(move || other.write(LATER, b"later"));
+    eventually("the next one writes", Duration::from_secs(20), || writing.is_finished().then_some(()));
+    writing.join().unwrap().unwrap();
+    let lives = waitpid(child, Some(WaitPidFlag::WNOHANG)).unwrap();
+    signal::kill(child, Signal::SIGKILL).unwrap();
+    waitpid(child, None).unwrap();
+    assert_eq!(lives, WaitStatus::StillAlive, "it was refused, and not ended");
+    assert_eq!(shelf.text(), "later");
 }

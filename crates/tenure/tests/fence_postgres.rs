@@ -357,3 +357,21 @@ async fn among_many_connections_the_tokens_of_what_is_written_never_fall() {
     assert!(entries.is_sorted(), "{entries:?}");
     assert_eq!((entries.len() + refused, entries.last()), (200, Some(&200)));
 }
+
+/// L3: in a table that is named `excluded` the row was compared with itself, and every former holder was let in.
+#[tokio::test]
+async fn a_table_may_be_named_as_the_new_row_is() {
+    let server = PostgresServer::start();
+    let db = Db::connect(&server).await;
+    for name in ["excluded", "public.EXCLUDED", "fenced", "mark", "resource"] {
+        let fence = Table::new(name, Dialect::Postgres).unwrap();
+        db.run(&fence.create()).await;
+        for (pass, is_let_in) in
+            [(alone(8), true), (alone(7), false), (together(8), true), (together(7), false), (alone(9), true)]
+        {
+            let row = db.0.query_opt(&fence.touch(pass), &[&"books", &number(pass)]).await.unwrap();
+            assert_eq!(row.is_some(), is_let_in, "{name}: {pass:?}");
+        }
+        db.run(&format!("DROP TABLE {name}")).await;
+    }
+}

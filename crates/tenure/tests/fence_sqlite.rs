@@ -208,3 +208,19 @@ fn nobody_raises_between_the_check_and_the_write_of_a_plain_transaction() {
         assert_eq!(books.entries(), expected, "{journal}");
     }
 }
+
+/// L3: in a table that is named `excluded` the row was compared with itself, and every former holder was let in.
+#[test]
+fn a_table_may_be_named_as_the_new_row_is() {
+    for name in ["excluded", "main.EXCLUDED", "fenced", "mark", "resource"] {
+        let fence = Table::new(name, Dialect::Sqlite).unwrap();
+        let db = Connection::open_in_memory().unwrap();
+        db.execute_batch(&fence.create()).unwrap();
+        let touch = |pass| {
+            let mark = db.query_row(&fence.touch(pass), ("books", number(pass)), |row| row.get::<_, i64>(0));
+            mark.optional().unwrap()
+        };
+        let marks = [alone(8), alone(7), together(8), together(7), alone(9)].map(touch);
+        assert_eq!(marks, [Some(8), None, Some(8), None, Some(9)], "{name}");
+    }
+}

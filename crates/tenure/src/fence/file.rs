@@ -6,6 +6,7 @@ use std::{
     io::{self, Read, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown},
     path::{Path, PathBuf},
+    process,
 };
 
 use nix::libc;
@@ -45,7 +46,8 @@ use crate::fence::pass::{Pass, Refused, decimal};
 /// * **It blocks.** Every call but [`read`](Self::read) waits for other users of the file, for as long as the disk
 ///   takes for up to two files. In an asynchronous program, call it on a thread for blocking work
 ///   (`spawn_blocking`).
-/// * **A process that is stopped inside such a call blocks the others** until it continues or dies.
+/// * **A process that is stopped inside such a call blocks the others** until it continues or dies. If it dies there,
+///   a child that it forked inside the call, and that has not called `exec`, blocks them as well, until it ends.
 /// * Without the mark, because it was removed or the data was copied without it, former holders may write again. If
 ///   the lock file is removed during a write, the next writer writes at the same time.
 /// * A reader does not learn that its lease has ended. A program that reads and writes later calls
@@ -126,13 +128,15 @@ impl FencedFile {
         pass: Pass,
         change: impl FnOnce(Option<Vec<u8>>) -> Vec<u8>,
     ) -> Result<(), FileError> {
-        let _lock = self.admit(pass)?;
-        self.replace(&change(self.read()?))
+        let lock = self.admit(pass)?;
+        let data = change(self.read()?);
+        lock.must_be_ours().map_err(|error| io_error("cannot be written", &self.data, error))?;
+        self.replace(&data)
     }
 
-    /// Locks, judges, and raises the mark on the disk. The returned file keeps other writers out until it is
+    /// Locks, judges, and raises the mark on the disk. The returned lock keeps other writers out until it is
     /// dropped.
-    fn admit(&self, pass: Pass) -> Result<File, FileError> {
+    fn admit(&self, pass: Pass) -> Result<FileLock, FileError> {
         for path in [&self.data, &self.mark, &self.lock] {
             refuse_what_is_no_file(path)?;
         }
@@ -154,7 +158,7 @@ impl FencedFile {
     }
 
     /// Locks the file that is at the path: a lock file that was removed in the meantime excludes no process.
-    fn locked(&self) -> Result<File, FileError> {
+    fn locked(&self) -> Result<FileLock, FileError> {
         let failed = |error| io_error("cannot be locked", &self.lock, error);
         for _ in 0..TRIES {
             let file = open(&self.lock, File::options().create(true).truncate(false).write(true))
@@ -164,13 +168,41 @@ impl FencedFile {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 other => other.map_err(failed)?,
             }
-            let ours = file.metadata().map_err(failed)?;
+            let lock = FileLock { file, pid: process::id() };
+            let ours = lock.file.metadata().map_err(failed)?;
             let there = absent_is_none(fs::symlink_metadata(&self.lock)).map_err(failed)?;
             if there.is_some_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
-                return Ok(file);
+                return Ok(lock);
             }
         }
         Err(failed(io::Error::other("it is removed, or the waiting is interrupted, again and again")))
+    }
+}
+
+/// The lock of a fenced file, until it is dropped.
+///
+/// A child that is forked meanwhile has the same open file, and the lock ends with the last copy of that: so it is
+/// ended by hand, and not by closing the file. The child has no part in it: it neither writes nor ends it.
+struct FileLock {
+    file: File,
+    pid: u32,
+}
+
+impl FileLock {
+    fn must_be_ours(&self) -> io::Result<()> {
+        match self.pid == process::id() {
+            true => Ok(()),
+            false => Err(io::Error::other("this process was forked from the one that has the lock")),
+        }
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        if self.must_be_ours().is_ok() {
+            // OK to ignore because closing the file does the same where there is no child.
+            let _ = self.file.unlock();
+        }
     }
 }
 

@@ -244,10 +244,11 @@ impl Table {
             );
         }
         if pass.raises() {
-            let own = name.rsplit('.').next().unwrap_or(name);
+            // By an alias: the row of a table that is named `excluded` would be compared with itself, and no token
+            // be refused.
             return format!(
-                "INSERT INTO {name} (resource, mark) VALUES ({resource}, {token}) ON CONFLICT (resource) DO UPDATE \
-                 SET mark = excluded.mark WHERE {own}.mark <= excluded.mark RETURNING mark"
+                "INSERT INTO {name} AS fenced (resource, mark) VALUES ({resource}, {token}) ON CONFLICT (resource) \
+                 DO UPDATE SET mark = excluded.mark WHERE fenced.mark <= excluded.mark RETURNING mark"
             );
         }
         let lock = match self.dialect {
@@ -340,8 +341,8 @@ mod tests {
             Table::new("app.fence", Dialect::Postgres).unwrap().with_placeholders("$7", "$9").unwrap();
         assert_eq!(
             table.touch(RAISE),
-            "INSERT INTO app.fence (resource, mark) VALUES ($7, $9) ON CONFLICT (resource) DO UPDATE SET mark = \
-             excluded.mark WHERE fence.mark <= excluded.mark RETURNING mark"
+            "INSERT INTO app.fence AS fenced (resource, mark) VALUES ($7, $9) ON CONFLICT (resource) DO UPDATE SET \
+             mark = excluded.mark WHERE fenced.mark <= excluded.mark RETURNING mark"
         );
         assert_eq!(
             table.touch(CHECK),
