@@ -11,13 +11,21 @@ pub(crate) mod request;
 pub(crate) mod telemetry;
 mod waiters;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use foldhash::HashMap;
 use futures_util::{FutureExt, future::join};
 use tenure_core::{
-    Audience, BackendError, BackendHandle, BoxFuture, ErrorKind, Grant, HolderView, Host, LockName, LockView,
-    Minting, Moment, Outcome, OwnerId, ProcessId, Released, Renewal, WakeEvent, WakeStream,
+    Audience, BackendError, BackendHandle, BoxFuture, ErrorKind, FencingToken, Grant, HolderView, Host,
+    LockName, LockView, Minting, Moment, Outcome, OwnerId, ProcessId, Released, Renewal, WakeEvent,
+    WakeStream, locked,
 };
+use tracing::{instrument::WithSubscriber, subscriber::NoSubscriber};
 
 use crate::{
     engine::{
@@ -42,6 +50,8 @@ pub(crate) struct Engine {
     waiters: Arc<Waiters>,
     local_queues: LocalQueues,
     keeper: Keeper,
+    /// Of leases that guards detached here: the token of the guard, and the last one of the lease, which is larger.
+    detached: Mutex<HashMap<OwnerId, (FencingToken, FencingToken)>>,
     telemetry: Telemetry,
 }
 
@@ -64,7 +74,8 @@ impl Engine {
         let pid = std::process::id();
         let telemetry = Telemetry::new(promises.backend);
         let keeper = Keeper::new(pid);
-        Self { backend, host, process, pid, waiters, local_queues, keeper, telemetry }
+        let detached = Mutex::default();
+        Self { backend, host, process, pid, waiters, local_queues, keeper, detached, telemetry }
     }
 
     /// The numbers of leases, local queues, waiters, claims and releases under way.
@@ -207,6 +218,26 @@ impl Engine {
         self.forget(cell);
         self.local_queues.stop_passing_on(cell);
         self.in_flight().close(cell.owner());
+    }
+
+    /// The same, for a holder that leaves it to another one: the store knows only the last token of the lease.
+    pub(crate) fn detach(&self, cell: &HoldCell) {
+        let Grant { owner, token, block, .. } = *cell.grant();
+        if block > 1 {
+            let mut detached = locked(&self.detached);
+            if detached.len() >= DETACHED_MAX {
+                detached.clear();
+            }
+            detached.insert(owner, (token, FencingToken::new(token.get() + u64::from(block) - 1)));
+        }
+        self.leave_to_ttl(cell);
+    }
+
+    /// The token of the guard that detached this lease here, if the last token of the lease is not its own.
+    pub(crate) fn token_when_detached(&self, owner: OwnerId, last: FencingToken) -> Option<FencingToken> {
+        let detached = locked(&self.detached);
+        // The owner may have acquired again since.
+        detached.get(&owner).filter(|(_, of_lease)| *of_lease == last).map(|(token, _)| *token)
     }
 
     /// Releases this owner in the background; after `until` its lease or place has expired anyway.
@@ -386,17 +417,30 @@ impl Keeper {
                 Box::pin(async move {
                     let (_life, reaper) = (life, keeps.1.clone());
                     let store = Arc::new(store);
-                    let renewing = run_watchdog(keeps, store.clone(), host_there.clone(), process);
-                    let releasing = reaper.run(&store, &*host_there);
+                    let host = &*host_there;
+                    let renew = || run_watchdog(keeps.clone(), store.clone(), host_there.clone(), process);
+                    let (renewing, releasing) =
+                        (unless_it_panics(host, renew), unless_it_panics(host, || reaper.run(&store, host)));
                     tokio::select! {
                         biased;
                         _ = join(renewing, releasing) => {}
-                        () = waiters.listen(&*host_there) => {}
+                        () = unless_it_panics(host, || waiters.listen(host)) => {}
                     }
                 })
             };
             host.spawn_apart("tenure-keeper", Box::new(start))
         })
+    }
+}
+
+/// Does work of the keeper. It begins anew if a panic ends it, because all leases of the process depend on it: a
+/// panic in a driver, or in the subscriber of the program, which gets nothing more from this work then.
+async fn unless_it_panics<W: Future<Output = ()>>(host: &dyn Host, mut work: impl FnMut() -> W) {
+    let mut ended = AssertUnwindSafe(work()).catch_unwind().await;
+    while ended.is_err() {
+        host.sleep_until(host.now() + AFTER_PANIC).await;
+        let silent = AssertUnwindSafe(work()).catch_unwind().with_subscriber(NoSubscriber::default());
+        ended = silent.await;
     }
 }
 
@@ -431,11 +475,18 @@ impl News {
     }
 }
 
+/// How many detached leases with several tokens are remembered: 1024. With more, all are forgotten, and one that is
+/// attached to goes on with its last token.
+const DETACHED_MAX: usize = 1024;
+
 /// How long a query to the store may stay unanswered: 5 s.
 pub(crate) const QUESTION: Duration = Duration::from_secs(5);
 
 /// How long a place in a queue outlives its waiter at most: 30 s, with a very long queue.
 const PLACE_MAX: Duration = Duration::from_secs(30);
+
+/// How long the keeper rests after a panic: 10 ms, so that one that repeats keeps no processor busy.
+const AFTER_PANIC: Duration = Duration::from_millis(10);
 
 /// How long notifying may take: 1 s. An observer without a hint polls anyway.
 const TELLING: Duration = Duration::from_secs(1);

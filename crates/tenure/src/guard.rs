@@ -137,7 +137,7 @@ impl Guard {
     pub fn detach(mut self) -> Detached {
         // The parent process keeps it, not a fork.
         if self.cell().is_ours() {
-            self.engine.leave_to_ttl(self.cell());
+            self.engine.detach(self.cell());
             self.end(HoldOutcome::Detached, None);
         }
         self.done = true;

@@ -262,3 +262,35 @@ async fn a_lost_guard_that_is_dropped_meanwhile_does_not_end_what_is_on_its_way(
     guard.check().unwrap();
     assert_eq!(stage.crowd().await, (1, 0), "L1: it is held in the store");
 }
+
+/// L3: a lease that tasks share has more tokens than one, and the store knows the last of them only: the guard that attached had that
+/// one, though the documentation said that the token stays. Elsewhere it is larger, so it passes where the other one has passed.
+#[tokio::test(start_paused = true)]
+async fn the_token_after_attach_is_that_of_the_guard_that_was_detached() {
+    let stage = Stage::new();
+    let (one, other) = (stage.actor(), stage.actor());
+    let idle = one.mutex().keep_idle(ms(60_000));
+    for holders in 1..=3 {
+        // A token is never ahead of the clock: without time there is no block of them.
+        pass(ms(10)).await;
+        for _ in 1..holders {
+            idle.acquire().await.unwrap().release().await.unwrap();
+        }
+        let guard = idle.acquire().await.unwrap();
+        let mut token = guard.token();
+        let mut owner = guard.detach().owner();
+        // As often as it is left and attached to.
+        for _ in 0..2 {
+            let again = one.mutex().attach(owner).await.unwrap();
+            assert_eq!(again.token(), token, "holder {holders}");
+            (token, owner) = (again.token(), again.detach().owner());
+        }
+        let elsewhere = other.mutex().attach(owner).await.unwrap();
+        let last = elsewhere.token();
+        assert!(last > token && elsewhere.pass().judge(token.get()).is_ok(), "{last} after {token}");
+        elsewhere.release().await.unwrap();
+        let later = one.acquire().await;
+        assert!(later.token() > last, "L2");
+        later.release().await.unwrap();
+    }
+}

@@ -383,3 +383,26 @@ async fn a_release_that_is_dropped_anywhere_leaves_nothing_behind() {
     }
     assert!(cases > 12, "only {cases} cases");
 }
+
+/// L8, L9: the release of a claim whose answer was lost was repeated for a whole ttl, so every 2 s for a day if that is long: and
+/// after an outage each process did so for each lock. A store that answers has read by then what it had buffered.
+#[tokio::test(start_paused = true)]
+async fn a_release_is_repeated_for_a_minute_and_not_for_a_long_ttl() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let lock = actor.locks.mutex("stage").ttl(Duration::from_secs(86_400));
+    actor.gates.plan(Verb::Claim, &[Gate::LoseReply], Gate::Open);
+    lock.try_acquire().await.unwrap_err();
+    assert!(!actor.locks.flush(Duration::from_secs(50)).await, "it may be granted yet");
+    assert!(actor.locks.flush(Duration::from_secs(20)).await);
+    assert!(stage.is_free().await);
+    // The same behind an outage of two hours: it is over some seconds after that.
+    actor.gates.plan(Verb::Claim, &[Gate::LoseReply], Gate::Open);
+    actor.set(Verb::Release, Gate::Hang);
+    lock.try_acquire().await.unwrap_err();
+    pass(Duration::from_secs(7200)).await;
+    actor.set(Verb::Release, Gate::Open);
+    assert!(!actor.locks.flush(ms(4_000)).await, "a server that hung may have it before it yet");
+    assert!(actor.locks.flush(ms(8_000)).await);
+    assert!(stage.is_free().await);
+}

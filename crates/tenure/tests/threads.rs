@@ -4,7 +4,7 @@
 
 use std::{
     error::Error,
-    io,
+    fmt, io,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -17,6 +17,7 @@ use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
 };
+use tracing::{Event, Metadata, Subscriber, field::Field, span};
 
 use crate::stage::{Stage, TTL, in_time, ms, name};
 
@@ -82,4 +83,52 @@ async fn after_a_panic_another_thread_keeps_what_is_held_and_what_comes() {
     assert!(stage.is_free().await, "what is dropped is released");
     other.release().await.unwrap();
     assert_eq!(threads.lock().unwrap().len(), 1, "one other thread");
+}
+
+/// A subscriber that cannot write, and panics: as one does that writes to an error output which is closed.
+struct Full(Arc<AtomicUsize>);
+
+impl Subscriber for Full {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn event(&self, event: &Event<'_>) {
+        let mut text = String::new();
+        event.record(&mut |_: &Field, value: &dyn fmt::Debug| text += &format!("{value:?} "));
+        if text.contains("a renewal failed") || text.contains("not released") {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            panic!("the subscriber cannot write: {text}");
+        }
+    }
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// L6: a panic of the program's subscriber ended the thread that renews, when a renewal had failed once. All leases of the process
+/// ran out, and nothing that it dropped was released, unless it acquired another lock.
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_panics_costs_no_lease() {
+    let (stage, panics) = (Stage::new(), Arc::new(AtomicUsize::new(0)));
+    let actor = stage.actor();
+    let guards = [actor.acquire().await, actor.locks.mutex("other").ttl(TTL).acquire().await.unwrap()];
+    let listening = tracing::subscriber::set_default(Full(panics.clone()));
+    actor.gates.plan(Verb::Renew, &[Gate::Refuse, Gate::Open, Gate::Refuse], Gate::Open);
+    pass(10 * TTL).await;
+    assert_eq!(panics.load(Ordering::SeqCst), 1, "from then on it is told nothing");
+    guards.iter().for_each(|guard| guard.check().unwrap());
+    // One release that ends so is no other's business.
+    let panicking = actor.locks.mutex("panics").ttl(TTL).acquire().await.unwrap();
+    actor.set(Verb::Release, Gate::Refuse);
+    drop(panicking);
+    pass(2 * TTL).await;
+    assert_eq!(panics.load(Ordering::SeqCst), 2);
+    actor.set(Verb::Release, Gate::Open);
+    drop(guards);
+    assert!(actor.locks.flush(TTL).await && stage.is_free().await);
+    drop(listening);
 }

@@ -23,7 +23,7 @@ use crate::{
     engine::{
         Engine,
         hold::HoldCell,
-        in_flight::{ClaimResult, is_unknown, life_of},
+        in_flight::{ClaimResult, is_unknown, late_until, life_of},
         queue::{Admission, LocalWaiter},
         report::Reporter,
         request::{self, forked},
@@ -382,7 +382,7 @@ impl Future for SentClaim<'_> {
         let answer = std::task::ready!(asking.as_mut().poll(context));
         self.asking = None;
         if is_unknown(&answer) && !self.is_chosen {
-            let until = self.engine.host.now() + self.life;
+            let until = late_until(self.engine.host.now(), self.life);
             self.engine.in_flight().set_unknown(self.owner, until);
         }
         Poll::Ready(answer)

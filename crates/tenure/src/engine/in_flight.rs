@@ -6,7 +6,9 @@
 //! over any connection. If the runtime of that task ends first, the outcome is unknown.
 //!
 //! A claim whose outcome stays unknown may be granted even later, because the server may have buffered it. The
-//! release of its owner is repeated until the store has answered one sent a whole ttl later (L9).
+//! release of its owner is repeated until the store has answered one that was sent later than that (L9): a ttl
+//! later, a minute at most, and some seconds after the last one that the store did not answer. A server that
+//! answers has read by then what it had buffered. One that is granted even later ends with its ttl (L8).
 
 use std::{
     sync::{
@@ -21,7 +23,9 @@ use tenure_core::{BackendError, BoxFuture, ClaimAnswer, Host, LockName, Moment, 
 use tokio::sync::Notify;
 
 /// How late a claim without an answer may be granted, or get a place, at least: 6 s.
-const LATE_MIN: Duration = Duration::from_secs(6);
+pub(super) const LATE_MIN: Duration = Duration::from_secs(6);
+/// The same, at most: 60 s. With a ttl of a day, releases were repeated for a day.
+const LATE_MAX: Duration = Duration::from_secs(60);
 
 /// How many owners may be open before those that need no more release are forgotten.
 const OPEN_MAX: usize = 1024;
@@ -171,6 +175,11 @@ pub(crate) fn life_of(ttl: Duration) -> Duration {
     ttl.max(LATE_MIN)
 }
 
+/// Until when a claim of this life may be granted whose outcome was unknown at that moment.
+pub(super) fn late_until(now: Moment, life: Duration) -> Moment {
+    now + life.min(LATE_MAX)
+}
+
 pub(super) fn is_unknown(answer: &ClaimResult) -> bool {
     matches!(answer, Err(error) if error.outcome() == Outcome::Unknown)
 }
@@ -197,7 +206,7 @@ impl Drop for AbandonedClaim {
     /// Runs even if the runtime of its task has ended.
     fn drop(&mut self) {
         if !self.is_known && !self.is_chosen {
-            self.in_flight.set_unknown(self.owner, self.host.now() + self.life);
+            self.in_flight.set_unknown(self.owner, late_until(self.host.now(), self.life));
         }
         self.in_flight.with(self.owner, |open| {
             open.under_way -= 1;

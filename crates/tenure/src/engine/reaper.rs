@@ -2,6 +2,7 @@
 
 use std::{
     io, mem,
+    panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
@@ -9,13 +10,16 @@ use std::{
     time::Duration,
 };
 
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::{
+    FutureExt,
+    stream::{FuturesUnordered, StreamExt},
+};
 use tenure_core::{BackendError, Host, LockName, Moment, OwnerId, Released, locked};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::{
     engine::{
-        in_flight::InFlight,
+        in_flight::{InFlight, LATE_MIN},
         request::{KeeperStore, request},
     },
     machine::backoff::Backoff,
@@ -146,7 +150,9 @@ impl Reaper {
             // Read before the added releases are taken, so that none is added after the end.
             let is_closed = self.is_closed.load(Ordering::Acquire);
             for release in mem::take(&mut *locked(&self.added)) {
-                begun.push(self.carry_out(release, &turns, store, host));
+                // A panic ends one release, and none of the others.
+                let carried_out = AssertUnwindSafe(self.carry_out(release, &turns, store, host));
+                begun.push(carried_out.catch_unwind());
             }
             if begun.is_empty() && is_closed {
                 return;
@@ -154,7 +160,7 @@ impl Reaper {
             tokio::select! {
                 biased;
                 () = self.changed.notified() => {}
-                Some(()) = begun.next() => {}
+                Some(_) = begun.next() => {}
             }
         }
     }
@@ -208,6 +214,10 @@ impl Reaper {
                         store.telemetry.release_given_up(&name);
                         host.sleep_until(last).await;
                         break;
+                    }
+                    // A server that hung has not read it yet, perhaps: it does when it goes on.
+                    if unknown.is_some() {
+                        self.in_flight.set_unknown(owner, (again + LATE_MIN).earlier(release.until));
                     }
                     host.sleep_until(again).await;
                 }
