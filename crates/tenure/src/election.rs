@@ -285,7 +285,7 @@ struct Said {
     due: Option<Moment>,
 }
 
-/// The task that repeats the text. Another one may start when it ends, for example with its runtime.
+/// The task that repeats the text. Another one may start when it ends, for example by a panic.
 struct Repeating(Term);
 
 impl Drop for Repeating {
@@ -327,7 +327,7 @@ impl Term {
         };
         self.proclaimed.changed.notify_one();
         if !self.proclaimed.is_repeated.swap(true, Ordering::AcqRel) {
-            self.host.spawn(Box::pin(Repeating(self.clone()).run()));
+            self.lease.in_background(Repeating(self.clone()).run());
         }
         self.say(said).await
     }

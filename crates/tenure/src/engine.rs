@@ -12,19 +12,24 @@ pub(crate) mod telemetry;
 mod waiters;
 
 use std::{
-    io,
+    io, mem,
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use foldhash::HashMap;
-use futures_util::{FutureExt, future::join};
+use futures_util::{
+    FutureExt,
+    future::join,
+    stream::{FuturesUnordered, StreamExt},
+};
 use tenure_core::{
     Audience, BackendError, BackendHandle, BoxFuture, ErrorKind, FencingToken, Grant, HolderView, Host,
     LockName, LockView, Minting, Moment, Outcome, OwnerId, ProcessId, Released, Renewal, WakeEvent,
     WakeStream, locked,
 };
+use tokio::sync::Notify;
 use tracing::{instrument::WithSubscriber, subscriber::NoSubscriber};
 
 use crate::{
@@ -240,6 +245,11 @@ impl Engine {
         detached.get(&owner).filter(|(_, of_lease)| *of_lease == last).map(|(token, _)| *token)
     }
 
+    /// Does this on the keeper's thread, so that it ends with no runtime of the program.
+    pub(crate) fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.keeper.chores.add(Box::pin(work));
+    }
+
     /// Releases this owner in the background; after `until` its lease or place has expired anyway.
     pub(crate) fn reap(&self, name: LockName, owner: OwnerId, until: Moment) {
         self.keeper.reaper.release(name, owner, until);
@@ -391,12 +401,13 @@ struct Keeper {
     pid: u32,
     roster: Arc<Roster>,
     reaper: Arc<Reaper>,
+    chores: Arc<Chores>,
 }
 
 impl Keeper {
     /// For the process with this id.
     fn new(pid: u32) -> Self {
-        Self { pid, roster: Arc::default(), reaper: Arc::default() }
+        Self { pid, roster: Arc::default(), reaper: Arc::default(), chores: Arc::default() }
     }
 
     /// Starts the thread if there is none. If a panic ended the previous one, the new thread takes over its leases.
@@ -412,7 +423,7 @@ impl Keeper {
         self.reaper.ensure(|life| {
             let (keeps, host_there) = ((self.roster.clone(), self.reaper.clone()), host.clone());
             let store = KeeperStore::new(main.clone(), telemetry.clone());
-            let waiters = waiters.clone();
+            let (waiters, chores) = (waiters.clone(), self.chores.clone());
             let start = move || -> BoxFuture<'static, ()> {
                 Box::pin(async move {
                     let (_life, reaper) = (life, keeps.1.clone());
@@ -424,7 +435,7 @@ impl Keeper {
                     tokio::select! {
                         biased;
                         _ = join(renewing, releasing) => {}
-                        () = unless_it_panics(host, || waiters.listen(host)) => {}
+                        _ = join(unless_it_panics(host, || waiters.listen(host)), chores.run()) => {}
                     }
                 })
             };
@@ -441,6 +452,34 @@ async fn unless_it_panics<W: Future<Output = ()>>(host: &dyn Host, mut work: imp
         host.sleep_until(host.now() + AFTER_PANIC).await;
         let silent = AssertUnwindSafe(work()).catch_unwind().with_subscriber(NoSubscriber::default());
         ended = silent.await;
+    }
+}
+
+/// Work for leases that lasts longer than a call. Added from any thread, done on the keeper's.
+#[derive(Default)]
+struct Chores {
+    added: Mutex<Vec<BoxFuture<'static, ()>>>,
+    changed: Notify,
+}
+
+impl Chores {
+    fn add(&self, chore: BoxFuture<'static, ()>) {
+        locked(&self.added).push(chore);
+        self.changed.notify_one();
+    }
+
+    /// Never ends.
+    async fn run(&self) {
+        let mut under_way = FuturesUnordered::new();
+        loop {
+            let added = mem::take(&mut *locked(&self.added));
+            under_way.extend(added.into_iter().map(|chore| AssertUnwindSafe(chore).catch_unwind()));
+            tokio::select! {
+                biased;
+                () = self.changed.notified() => {}
+                Some(_) = under_way.next() => {}
+            }
+        }
     }
 }
 

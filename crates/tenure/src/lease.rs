@@ -149,7 +149,14 @@ impl Lease {
     /// Notifies observers in the background that something has changed.
     pub(crate) fn tell_observers(&self) {
         if let Some(engine) = self.engine.upgrade().filter(|engine| engine.is_ours()) {
-            engine.host.spawn(engine.telling(self.name()));
+            engine.in_background(engine.telling(self.name()));
+        }
+    }
+
+    /// Does this for as long as it takes, on the keeper's thread.
+    pub(crate) fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if let Some(engine) = self.engine.upgrade().filter(|engine| engine.is_ours()) {
+            engine.in_background(work);
         }
     }
 

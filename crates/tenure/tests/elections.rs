@@ -79,6 +79,19 @@ async fn what_is_proclaimed_lasts_as_long_as_the_lead() {
     );
 }
 
+/// The task that repeats what was proclaimed belonged to the runtime that said it first: when that one ended or rested, the address of
+/// a leader was gone after an hour, though it went on leading.
+#[tokio::test(start_paused = true)]
+async fn what_is_proclaimed_outlives_the_runtime_that_proclaimed_it() {
+    let stage = Stage::new();
+    let (actor, other) = (stage.actor_without_a_runtime(), stage.actor());
+    let leadership = election(&actor).campaign().await.unwrap();
+    leadership.proclaim("10.0.0.7:80").await.unwrap();
+    pass(10 * HOUR).await;
+    assert_eq!(proclaimed(&election(&other)).await.as_deref(), Some("10.0.0.7:80"));
+    leadership.resign().await.unwrap();
+}
+
 /// A store that failed when a leader said something hears of it soon after.
 #[tokio::test(start_paused = true)]
 async fn what_could_not_be_proclaimed_is_said_again() {

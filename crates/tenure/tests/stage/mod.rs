@@ -54,6 +54,8 @@ pub(crate) struct Stage {
 struct Threads<F> {
     host: Arc<PausedHost>,
     start: F,
+    /// The runtime of the caller goes on; otherwise no task of it is ever polled.
+    has_runtime: bool,
 }
 
 impl<F: Fn(Start) -> io::Result<()> + Send + Sync + 'static> Host for Threads<F> {
@@ -66,7 +68,9 @@ impl<F: Fn(Start) -> io::Result<()> + Send + Sync + 'static> Host for Threads<F>
     }
 
     fn spawn(&self, task: BoxFuture<'static, ()>) {
-        self.host.spawn(task);
+        if self.has_runtime {
+            self.host.spawn(task);
+        }
     }
 
     fn spawn_apart(&self, _: &'static str, start: Start) -> io::Result<()> {
@@ -105,8 +109,25 @@ impl Stage {
         &self,
         start: impl Fn(Start) -> io::Result<()> + Send + Sync + 'static,
     ) -> Actor {
+        self.actor_of(start, true)
+    }
+
+    /// A process of whose runtimes none goes on after a call.
+    pub(crate) fn actor_without_a_runtime(&self) -> Actor {
+        let start = |start: Start| {
+            tokio::spawn(start());
+            Ok(())
+        };
+        self.actor_of(start, false)
+    }
+
+    fn actor_of(
+        &self,
+        start: impl Fn(Start) -> io::Result<()> + Send + Sync + 'static,
+        has_runtime: bool,
+    ) -> Actor {
         let gates = Gated::new(Arc::new(self.store.clone()), self.host.clone());
-        let host = Threads { host: self.host.clone(), start };
+        let host = Threads { host: self.host.clone(), start, has_runtime };
         Actor { locks: Locker::new(Arc::new(gates.clone()), Arc::new(host)), gates }
     }
 
