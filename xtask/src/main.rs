@@ -1,6 +1,7 @@
-//! The house's own chores: `cargo xtask test`, `ci`, `api`, `tidy`, `deb`, `mutants`, `neighbours`, `ring`.
+//! The house's own chores: `cargo xtask test`, `ci`, `api`, `tidy`, `deb`, `bench`, `mutants`, `neighbours`, `ring`.
 
 mod api;
+mod bench;
 mod beside;
 mod book;
 mod ci;
@@ -43,6 +44,9 @@ Commands:
   api                Write down what each published library shows to its users
   tidy               Check the house rules (dependency direction, rooms, sizes, laws, leftovers, ...)
   deb [try]          Make the Debian package and check it; try: install and use it in a clean root (as root)
+  bench [--before COMMIT] [NAME...]
+                     Measure, all of it some six minutes after it was built, and make docs/evidence/performance.md of it;
+                     --before: a commit in turn with this one; bench page: the page alone, from what was measured
   mutants [NAME...]  Break one rule of the product at a time, on a copy: the simulation must notice each
   neighbours         Whether cargo finds versions for a program that has the library beside another user of SQLite
   ring [OPTION...]   Install lock libraries of other languages, and let three clients of each and three of Tenure want one lock.
@@ -68,6 +72,7 @@ fn main() -> ExitCode {
         ["deb"] => run(deb::run),
         ["deb", "try"] => run(deb::run_and_try),
         ["neighbours"] => run(|workspace| neighbours::run(workspace, &mut Steps::default())),
+        ["bench", words @ ..] => run(|workspace| bench::run(workspace, words)),
         ["ring", words @ ..] => run(|workspace| ring::run(workspace, words)),
         ["mutants", names @ ..] => run(|workspace| mutants::run(workspace, names)),
         ["help" | "--help" | "-h"] => {

@@ -13,6 +13,7 @@ pub(crate) mod house;
 mod laws;
 mod mutants;
 mod paths;
+mod performance;
 mod readme;
 mod rust_file;
 mod switches;
@@ -49,6 +50,7 @@ const RULES: &[(&str, Rule)] = &[
     ("the README is short", readme::length),
     ("links between pages lead somewhere", links::lead_somewhere),
     ("the book lists every page", links::listed),
+    ("the page of performance is made from its data", performance::is_measured),
     ("no path of this machine", paths::of_this_machine),
 ];
 
