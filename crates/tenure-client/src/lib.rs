@@ -9,6 +9,7 @@ pub mod durations;
 mod refusal;
 mod secret;
 mod single_flight;
+mod slot;
 #[cfg(feature = "socket")]
 mod socket;
 mod stall;
@@ -22,6 +23,7 @@ pub use contended::Contended;
 
 pub use secret::{Login, Secret};
 pub use single_flight::SingleFlight;
+pub use slot::Slot;
 #[cfg(feature = "socket")]
 pub use socket::Socket;
 pub use stall::{Awaited, StallDetector};
