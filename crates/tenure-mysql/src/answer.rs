@@ -12,6 +12,9 @@ pub(crate) struct Answer {
     pub(crate) written: u64,
     /// The last `LAST_INSERT_ID(x)`, if the server says it.
     pub(crate) id: u64,
+    /// A transaction is open behind it: what was written is no commit.
+    pub(crate) is_in_transaction: bool,
+    pub(crate) is_autocommit: bool,
 }
 
 impl Answer {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tenure_cas::CellError;
 use tenure_client::{
-    Connections,
+    Connections, Slot,
     doctor::{Check, Trial, described, finding, found, judged},
 };
 use tenure_core::{
@@ -28,6 +28,8 @@ struct DatabaseFacts {
     clocks: (Duration, Duration),
     /// Those that we may see.
     triggers: String,
+    /// Of the URL: each with what tells it from others.
+    writers: Vec<(String, String)>,
     /// Of this server as a replica, in s; `None` if it is none, or does not say.
     lag: Option<i64>,
 }
@@ -48,6 +50,7 @@ impl DatabaseFacts {
             one_writer: shared.config.one_writer,
             clocks: (Duration::from_micros(now.unsigned_abs()), ours),
             triggers: triggers.collect::<Vec<_>>().join(", "),
+            writers: Vec::new(),
             lag,
         })
     }
@@ -67,11 +70,13 @@ pub(crate) async fn examine<B: Backend>(
         answer => answer,
     };
     let facts = facts.map_err(|failure| error::settled(&place, failure))?;
+    let facts = DatabaseFacts { writers: shared.writers().await, ..facts };
     let kind = if facts.is_mariadb() { "MariaDB" } else { "MySQL" };
     let what = format!("{kind} {} at {place}", facts.server.setting("version"));
     let mut findings = vec![finding(Note, what, "nothing to do")];
     findings.extend(judged(&CHECKS, &facts));
-    let is_ours = matches!(facts.server.table, LockTable::Ours(_));
+    // Another engine rolls nothing back.
+    let is_ours = matches!(&facts.server.table, LockTable::Ours(engine) if engine == "innodb");
     let is_usable = facts.server.must_be_ours(&place, facts.one_writer).is_ok();
     if is_ours && is_usable && facts.server.read_only().is_none() {
         findings.extend(tried(shared, over).await);
@@ -92,7 +97,7 @@ impl DatabaseFacts {
 }
 
 /// Whether what was granted is there after a crash; who else writes; the table, and what was added to it.
-const CHECKS: [Check<DatabaseFacts>; 13] = [
+const CHECKS: [Check<DatabaseFacts>; 14] = [
     Check::new("autocommit", |it| {
         found(!it.server.is_enabled("autocommit"), Problem, error::NO_AUTOCOMMIT, "SET GLOBAL autocommit = 1")
     }),
@@ -105,6 +110,12 @@ const CHECKS: [Check<DatabaseFacts>; 13] = [
             (Problem, "let all clients write to one server, and set one_writer=yes")
         };
         Some(finding(severity, what, remedy))
+    }),
+    Check::new("servers", |it| {
+        let other = it.writers.iter().find(|(_, identity)| *identity != it.writers[0].1)?;
+        let what =
+            format!("{} and {} are two servers, and both take writes: each grants", it.writers[0].0, other.0);
+        Some(finding(Problem, what, "set read_only = 1 on all but the primary, or name one server"))
     }),
     Check::new("writes", |it| {
         let what = format!("{} is on: nothing can be locked", it.server.read_only()?);
@@ -193,8 +204,8 @@ async fn try_apart<B: Backend>(
     shared: &Arc<Shared>,
     over: impl FnOnce(Arc<Session>) -> B,
 ) -> Result<(), BackendError> {
-    let session = Arc::new(shared.clone().open().await?);
-    let begun = session.ask("BEGIN".into()).await;
+    let session = Arc::new(shared.clone().open(Slot::alone(shared.host.clone())).await?);
+    let begun = session.begin_trial().await;
     let trial = async {
         begun.map_err(|failure| error::settled(session.name(), failure))?;
         let backend = over(session.clone());
@@ -215,7 +226,14 @@ mod tests {
         let table = LockTable::Ours(engine.into());
         let server = ServerFacts::of(table, settings);
         let clocks = (Duration::ZERO, Duration::ZERO);
-        DatabaseFacts { server, one_writer: false, clocks, triggers: String::new(), lag: None }
+        DatabaseFacts {
+            server,
+            one_writer: false,
+            clocks,
+            triggers: String::new(),
+            writers: Vec::new(),
+            lag: None,
+        }
     }
 
     const HEALTHY: &[(&str, &str)] = &[("autocommit", "ON"), ("innodb_flush_log_at_trx_commit", "1")];
@@ -238,6 +256,16 @@ mod tests {
                 "a group with several primaries",
             ),
             (DatabaseFacts { one_writer: true, ..with(&[("wsrep_on", "ON")]) }, Note, "Galera"),
+            (
+                DatabaseFacts {
+                    writers: [("a:1", "x"), ("b:1", "x"), ("c:1", "y")]
+                        .map(|(a, b)| (a.into(), b.into()))
+                        .into(),
+                    ..with(&[])
+                },
+                Problem,
+                "a:1 and c:1 are two servers",
+            ),
             (with(&[("read_only", "ON")]), Problem, "read_only is on: nothing can be locked"),
             (DatabaseFacts { lag: Some(7), ..with(&[("read_only", "1")]) }, Problem, "a replica, 7 s behind"),
             (DatabaseFacts { lag: Some(7), ..with(&[]) }, Warning, "takes writes of its own"),

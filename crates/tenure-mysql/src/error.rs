@@ -1,13 +1,17 @@
 //! The one place where the driver's errors become ours.
 
+use std::time::Duration;
+
 use mysql_async::{DriverError, Error};
 use tenure_cas::{CellError, VerbError};
 use tenure_client::tls::TlsFault;
 use tenure_core::{
     BackendError,
-    ErrorKind::{self, Corrupt, Denied, Invalid, Throttled, TimedOut, Unavailable},
+    ErrorKind::{self, Corrupt, Denied, Invalid, Throttled, TimedOut, Unavailable, Unsupported},
     Outcome,
 };
+
+use crate::answer::Answer;
 
 /// In the words of this store.
 pub(crate) fn worded(place: &str, trouble: VerbError) -> BackendError {
@@ -52,26 +56,36 @@ pub(crate) fn refused(place: &str, kind: ErrorKind, message: impl Into<String>) 
     BackendError::new(kind, Outcome::NotApplied, message).with("mysql", place)
 }
 
-/// A statement that failed after it may have been sent. An error that the server answers says that nothing
-/// was applied, because a statement is a transaction; but for those that end it in the middle of a commit, or
-/// with its connection (L9).
+/// A statement that failed after it may have been sent. Of the numbers that are known here, the server answers each
+/// instead of a commit, because a statement is a transaction. Any other may be a proxy's word for a server that it has
+/// lost (2013, 9001), or come in the middle of a commit: what happened is not known (L9).
 pub(crate) fn asked(place: &str, error: Error) -> CellError {
     let code = code(&error);
     match code {
-        _ if code == 0 || BROKEN.contains(&code) => {
-            let message = "the connection to the MySQL server broke";
-            let broken = BackendError::new(Unavailable, Outcome::NotApplied, message);
-            CellError::Broken(broken.with("mysql", place).caused_by(error))
-        }
         LOCK_WAIT_TIMEOUT => CellError::Locked,
         // Without its table a statement did nothing, and the next reading makes the table.
         NO_SUCH_TABLE => CellError::Overtaken,
         _ if OVERTAKEN.contains(&code) => CellError::Overtaken,
-        _ => {
-            let (kind, message) = judge(code).unwrap_or((Invalid, "the MySQL server refuses the statement"));
-            CellError::Refused(refused(place, kind, message).caused_by(error))
-        }
+        _ => match judge(code) {
+            Some((kind, message)) => CellError::Refused(refused(place, kind, message).caused_by(error)),
+            None => {
+                let message = if code == 0 {
+                    "the connection to the MySQL server broke"
+                } else {
+                    "the MySQL server, or a proxy, ended the statement and does not say whether it had an effect"
+                };
+                CellError::Broken(refused(place, Unavailable, message).caused_by(error))
+            }
+        },
     }
+}
+
+/// A statement that was answered, and is no commit.
+pub(crate) fn uncommitted(place: &str, answer: &Answer) -> CellError {
+    let message = if answer.is_autocommit { OPEN_TRANSACTION } else { NO_AUTOCOMMIT };
+    let error = refused(place, Unsupported, message);
+    // It is rolled back with its connection, unless a pooler keeps that.
+    if answer.written > 0 { CellError::Broken(error.of_unknown_outcome()) } else { CellError::Refused(error) }
 }
 
 /// A connection that could not be made: nothing was asked. `may_want_certificate`: TLS is spoken, and no certificate shown.
@@ -106,6 +120,19 @@ pub(crate) fn unanswered(place: &str) -> BackendError {
     BackendError::new(TimedOut, Outcome::Unknown, message).with("mysql", place)
 }
 
+/// No connection was made in time.
+pub(crate) fn silent(place: &str, connect_timeout: Duration) -> BackendError {
+    let message = format!("the MySQL server does not answer within connect_timeout={connect_timeout:?}");
+    refused(place, Unavailable, message)
+}
+
+/// The server still has the connection before this one, and has not answered what was asked over it.
+pub(crate) fn occupied(place: &str) -> BackendError {
+    let message =
+        "the MySQL server does not answer, and has not ended an earlier connection of this process yet";
+    refused(place, Unavailable, message)
+}
+
 /// The server took writes when it was looked at, and does not any more.
 pub(crate) fn is_demoted(error: &Error) -> bool {
     READ_ONLY.contains(&code(error))
@@ -132,12 +159,13 @@ pub(crate) const ACCESS_DENIED: u16 = 1045;
 /// Lost races between writers, in whatever isolation: a deadlock, a row that is there already, a row that has
 /// changed since the transaction began, a table that is being altered.
 const OVERTAKEN: [u16; 5] = [1213, 1062, 1020, 1412, 1050];
-/// The server ended the statement or the connection, perhaps in its commit: an error during the commit,
-/// shutting down (two), killed (two), out of time (two), idle for too long.
-const BROKEN: [u16; 8] = [1180, 1053, 1077, 1317, 1927, 1969, 3024, 4031];
 const READ_ONLY: [u16; 4] = [1290, 1792, 1836, 1874];
 
-const CODES: [(&[u16], ErrorKind, &str); 14] = [
+/// Each says that the statement, or the login, was refused before anything was done, or was rolled back. Not here are
+/// those that may come in a commit: an error during it (1180), a server that shuts down (1053, 1077), a statement that was
+/// killed (1317, 1927), was out of time (1969, 3024), could not be logged (3, 1026), or whose connection was idle for too long (4031); and what a proxy
+/// may say of anything (1105).
+const CODES: [(&[u16], ErrorKind, &str); 15] = [
     (
         &[ACCESS_DENIED, 1698, 1820, 1862, 3118, 4151],
         Denied,
@@ -154,7 +182,7 @@ const CODES: [(&[u16], ErrorKind, &str); 14] = [
     (&[1046], Invalid, "no database is named; put it behind the host, or name it with table=database.table"),
     (&[1040, 1203, 1226], Unavailable, "the MySQL server has too many connections"),
     (&READ_ONLY, Unavailable, "this MySQL server takes no writes: it is a replica, or read_only is on"),
-    (&[3, 1021, 1026, 1114], Unavailable, "the disk of the MySQL server is full"),
+    (&[1021, 1114], Unavailable, "the disk of the MySQL server is full"),
     (&[1030, 1037, 1038, 1041], Unavailable, "the MySQL server is out of memory, or its disk failed"),
     (&[1153], Invalid, "the queue of this lock is larger than max_allowed_packet of the MySQL server"),
     (
@@ -163,11 +191,26 @@ const CODES: [(&[u16], ErrorKind, &str); 14] = [
         "the table refuses what tenure writes: a column that was added needs a default, or a check is too strict",
     ),
     (&[1054, 1136, 1264, 1366], Corrupt, NOT_OURS),
-    (&[1047, 1105], Unavailable, "the MySQL server cannot serve at present"),
+    // Of a cluster that is not ready, and of a connection whose tables another client of a pooler has locked.
+    (&[1047, 1099, 1100, 1192, 1223], Unavailable, "the MySQL server cannot serve at present"),
+    (
+        // What the statement is, and what a trigger, a view, a routine or a limit says of it.
+        &[
+            1064, 1102, 1103, 1104, 1109, 1146, 1148, 1149, 1175, 1193, 1231, 1235, 1238, 1242, 1273, 1288,
+            1292, 1305, 1347, 1348, 1356, 1370, 1411, 1422, 1436, 1442, 1449, 1471, 1644, 1690, 1701, 1971,
+            3065, 3098, 3101, 4078,
+        ],
+        Invalid,
+        "the MySQL server refuses the statement",
+    ),
 ];
 
 const NO_CERTIFICATE: &str = "the MySQL server refuses this user or password, or wants a client certificate; name it \
                               with ssl-cert= and ssl-key=";
 pub(crate) const NOT_OURS: &str = "the table is not one of tenure; name another with table=";
+const OPEN_TRANSACTION: &str = "a transaction is open, so that no statement would be a commit: init_connect or another \
+                                client of a pooler has begun it";
+pub(crate) const STOPPED_CLOCK: &str = "SET timestamp has stopped the clock of this session: init_connect or another client of \
+                                        a pooler did that";
 pub(crate) const NO_AUTOCOMMIT: &str =
     "autocommit is off, so that no statement would be a commit; switch it on for this user or in the pooler";

@@ -80,6 +80,11 @@ impl ServerFacts {
             .find(|name| self.is_enabled(name))
     }
 
+    /// Which server it is, whatever name led to it.
+    pub(crate) fn identity(&self) -> String {
+        ["server_uuid", "server_uid", "hostname", "port"].map(|name| self.setting(name)).join(" ")
+    }
+
     /// Each statement that writes is a commit here.
     pub(crate) fn takes_writes(&self) -> bool {
         self.is_enabled("autocommit") && self.read_only().is_none()
@@ -87,6 +92,16 @@ impl ServerFacts {
 
     /// The cluster of which several servers take writes.
     pub(crate) fn many_writers(&self) -> Option<&'static str> {
+        let says =
+            |mark: &str| ["version", "version_comment"].iter().any(|it| self.setting(it).contains(mark));
+        if let Some((_, cluster)) = CLUSTERS.iter().find(|(mark, _)| says(mark)) {
+            return Some(cluster);
+        }
+        if let LockTable::Ours(engine) = &self.table
+            && let Some((_, cluster)) = ENGINES.iter().find(|(name, _)| name == engine)
+        {
+            return Some(cluster);
+        }
         if self.is_enabled("wsrep_on") {
             return Some("a Galera cluster");
         }
@@ -156,9 +171,36 @@ fn is_bigint(kind: &str) -> bool {
     kind.starts_with("bigint") && !kind.contains("unsigned")
 }
 
+/// Databases that speak the protocol and take writes in several servers, by a word in their version.
+const CLUSTERS: [(&str, &str); 10] = [
+    ("tidb", "a TiDB cluster"),
+    ("-ndb-", "an NDB cluster"),
+    ("mysql cluster", "an NDB cluster"),
+    ("vitess", "a Vitess cluster"),
+    ("planetscale", "a Vitess cluster"),
+    ("oceanbase", "an OceanBase cluster"),
+    ("polardb-x", "a PolarDB-X cluster"),
+    ("tddl", "a PolarDB-X cluster"),
+    ("singlestore", "a SingleStore cluster"),
+    ("memsql", "a SingleStore cluster"),
+];
+
+/// Engines that keep a table in other servers.
+const ENGINES: [(&str, &str); 4] = [
+    ("ndbcluster", "an NDB cluster"),
+    ("spider", "several servers, by the engine Spider"),
+    ("federated", "several servers, by the engine FEDERATED"),
+    ("connect", "several servers, by the engine CONNECT"),
+];
+
 /// What is asked of a server; none has all of them.
-const VARIABLES: [&str; 16] = [
+const VARIABLES: [&str; 21] = [
     "version",
+    "version_comment",
+    "server_uuid",
+    "server_uid",
+    "hostname",
+    "port",
     "autocommit",
     "read_only",
     "super_read_only",
@@ -175,3 +217,53 @@ const VARIABLES: [&str; 16] = [
     "rpl_semi_sync_master_enabled",
     "rpl_semi_sync_source_enabled",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What these servers answer to `SHOW VARIABLES`, by their documentation; of two an engine says it.
+    #[test]
+    fn databases_with_many_writers_are_refused_by_name() {
+        for (engine, settings, name) in [
+            (
+                "innodb",
+                [("version", "8.0.11-TiDB-v7.5.1"), ("version_comment", "TiDB Server (Apache License 2.0)")],
+                "TiDB",
+            ),
+            (
+                "innodb",
+                [("version", "8.0.35-cluster"), ("version_comment", "MySQL Cluster Community Server - GPL")],
+                "NDB",
+            ),
+            ("ndbcluster", [("version", "8.0.35"), ("version_comment", "")], "NDB"),
+            ("spider", [("version", "10.11.6-MariaDB"), ("version_comment", "Debian 12")], "Spider"),
+            ("innodb", [("version", "8.0.30-Vitess"), ("version_comment", "Version: 19.0.4")], "Vitess"),
+            ("innodb", [("version", "8.0.34-PlanetScale"), ("version_comment", "")], "Vitess"),
+            (
+                "innodb",
+                [("version", "5.7.25-OceanBase-v4.2.1"), ("version_comment", "OceanBase 4.2.1")],
+                "OceanBase",
+            ),
+            ("innodb", [("version", "8.0.32-X-Cluster"), ("version_comment", "PolarDB-X")], "PolarDB-X"),
+            (
+                "innodb",
+                [("version", "5.7.32"), ("version_comment", "SingleStoreDB source distribution")],
+                "SingleStore",
+            ),
+        ] {
+            let settings = [&[("autocommit", "ON")], &settings[..]].concat();
+            let facts = ServerFacts::of(LockTable::Ours(engine.into()), &settings);
+            let refusal = facts.must_be_ours("h", false).unwrap_err();
+            assert_eq!(refusal.kind(), ErrorKind::Unsupported);
+            assert!(refusal.to_string().contains(name), "{name}: {refusal}");
+            assert!(facts.must_be_ours("h", true).is_ok(), "{name}: all write to one");
+        }
+        let one = [
+            ("autocommit", "ON"),
+            ("version", "8.0.35"),
+            ("version_comment", "MySQL Community Server - GPL"),
+        ];
+        assert!(ServerFacts::of(LockTable::Missing, &one).must_be_ours("h", false).is_ok());
+    }
+}

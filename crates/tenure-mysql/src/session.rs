@@ -3,16 +3,20 @@
 
 use std::{
     borrow::Cow,
-    sync::{Arc, Mutex, atomic::AtomicBool},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use mysql_async::{
-    ClientIdentity, Conn, DriverError, Error, IoError, Opts, OptsBuilder, SslOpts, prelude::Queryable,
+    ClientIdentity, Conn, DriverError, Error, IoError, Opts, OptsBuilder, SslOpts, consts::StatusFlags,
+    prelude::Queryable,
 };
 use rustls::CertificateError;
 use tenure_cas::CellError;
-use tenure_client::{Connections, End, Link, Secret, StallDetector, tls};
+use tenure_client::{Connections, End, Link, Secret, Slot, StallDetector, tls};
 use tenure_core::{BackendError, ErrorKind, Host, Notifier, Outcome, locked};
 use tokio::sync::{mpsc, oneshot};
 
@@ -21,7 +25,7 @@ use crate::{
     config::{Config, Server, TlsMode},
     error,
     schema::{LockTable, ServerFacts, columns, variables},
-    sql::{LOCK_WAIT, Sql},
+    sql::{SESSION, Sql, sent},
 };
 
 /// What all handles of one process have in common.
@@ -43,36 +47,51 @@ impl Shared {
 
     /// The connections of one handle.
     pub(crate) fn sessions(self: &Arc<Self>) -> Connections<Session> {
-        let shared = self.clone();
-        Connections::new(self.host.clone(), move || Box::pin(shared.clone().open()))
+        let (shared, place) = (self.clone(), self.config.place_name());
+        let open = move |slot| Box::pin(shared.clone().open(slot)) as _;
+        Connections::one_by_one(self.host.clone(), open, move || error::occupied(&place))
             .easing(BackendError::after_success)
     }
 
     /// Connects to the first server that answers, and that takes writes if there are several.
-    pub(crate) async fn open(self: Arc<Self>) -> Result<Session, BackendError> {
-        let servers = self.config.servers();
+    pub(crate) async fn open(self: Arc<Self>, slot: Slot) -> Result<Session, BackendError> {
+        let (servers, slot) = (self.config.servers(), Arc::new(slot));
         let is_choosy = servers.len() > 1;
         let mut last = None;
         for server in servers {
-            let name = server.shown();
-            let over = self.host.sleep_until(self.host.now() + self.config.connect_timeout);
-            let opened = tokio::select! {
-                biased;
-                opened = Session::open(self.clone(), &server) => opened,
-                () = over => Err(error::refused(&name, ErrorKind::Unavailable, "the MySQL server does not answer")),
-            };
-            match opened {
+            match self.open_one(&server, slot.clone()).await {
                 Ok(session) => match session.facts().read_only().filter(|_| is_choosy) {
                     None => return Ok(session),
                     Some(variable) => {
                         let message = format!("this MySQL server takes no writes: {variable} is on");
-                        last = Some(error::refused(&name, ErrorKind::Unavailable, message));
+                        last = Some(error::refused(session.name(), ErrorKind::Unavailable, message));
                     }
                 },
                 Err(error) => last = Some(error),
             }
         }
         Err(last.expect("BUG: a configuration names a server"))
+    }
+
+    async fn open_one(self: &Arc<Self>, server: &Server, slot: Arc<Slot>) -> Result<Session, BackendError> {
+        let over = self.host.sleep_until(self.host.now() + self.config.connect_timeout);
+        tokio::select! {
+            biased;
+            opened = Session::open(self.clone(), server, slot) => opened,
+            () = over => Err(error::silent(&server.shown(), self.config.connect_timeout)),
+        }
+    }
+
+    /// The servers that take writes, each with its name and what tells it from others; one that cannot be reached is left out.
+    pub(crate) async fn writers(self: &Arc<Self>) -> Vec<(String, String)> {
+        let mut writers = Vec::new();
+        for server in self.config.servers() {
+            let slot = Arc::new(Slot::alone(self.host.clone()));
+            let opened = self.open_one(&server, slot).await.ok();
+            let facts = opened.map(|session| session.facts()).filter(|facts| facts.read_only().is_none());
+            writers.extend(facts.map(|facts| (server.shown(), facts.identity())));
+        }
+        writers
     }
 }
 
@@ -89,6 +108,8 @@ pub(crate) struct Session {
     end: Arc<End>,
     /// A row that was written over it was read back once: no trigger changes it.
     pub(crate) is_checked: AtomicBool,
+    /// A lock is tried over it, in a transaction.
+    is_trial: AtomicBool,
 }
 
 struct Request {
@@ -99,22 +120,24 @@ struct Request {
 
 impl Session {
     /// Connects, and looks at what is there.
-    async fn open(shared: Arc<Shared>, server: &Server) -> Result<Self, BackendError> {
+    async fn open(shared: Arc<Shared>, server: &Server, slot: Arc<Slot>) -> Result<Self, BackendError> {
         let name = server.shown();
         let conn = connect(&shared.config, server, &name).await?;
+        // No MariaDB is older than 10.
+        let is_mysql = conn.server_version().0 < 10;
         let (requests, asked) = mpsc::unbounded_channel();
         let (stall, end) = (StallDetector::new(shared.host.clone(), STUCK), Arc::<End>::default());
-        // The task ends with the connection, or with the last of those who have the session.
-        let driver = drive(conn, asked, stall.clone(), Ending(end.clone()), shared.host.clone());
-        shared.host.spawn(Box::pin(driver));
+        // The task ends with the connection, or when it is left.
+        let driver = Driver { conn, asked, stall: stall.clone(), ending: Ending(end.clone()), slot };
+        shared.host.spawn(Box::pin(driver.drive(shared.host.clone())));
         let facts = Mutex::new(ServerFacts::read(&Answer::default(), &Answer::default()));
-        let session = Self { shared, name, requests, facts, stall, end, is_checked: AtomicBool::new(false) };
-        let looked = session.look().await;
-        let facts = looked.map_err(|failure| error::settled(&session.name, failure))?;
-        if !facts.setting("version").contains("mariadb") {
-            // Where a pooler drops it, a statement waits longer for a row that another transaction has.
-            let _ = session.ask(LOCK_WAIT.into()).await;
+        let (is_checked, is_trial) = (AtomicBool::new(false), AtomicBool::new(false));
+        let session = Self { shared, name, requests, facts, stall, end, is_checked, is_trial };
+        if is_mysql {
+            // Where a pooler drops it, a statement waits longer for a lock.
+            let _ = session.ask(SESSION.into()).await;
         }
+        session.look().await.map_err(|failure| error::settled(&session.name, failure))?;
         Ok(session)
     }
 
@@ -155,7 +178,7 @@ impl Session {
     pub(crate) async fn ask(&self, sql: String) -> Result<Answer, CellError> {
         let awaited = self.stall.ask();
         let (reply, answer) = oneshot::channel();
-        if self.requests.send(Request { sql, reply }).is_err() {
+        if self.requests.send(Request { sql: sent(sql), reply }).is_err() {
             return Err(self.unsent());
         }
         let answer = tokio::select! {
@@ -165,7 +188,7 @@ impl Session {
         };
         drop(awaited);
         let Some(answer) = answer else { return Err(self.unsent()) };
-        answer.map_err(|error| {
+        let answer = answer.map_err(|error| {
             let is_demoted = error::is_demoted(&error);
             if error::is_table_missing(&error) {
                 locked(&self.facts).table = LockTable::Missing;
@@ -175,7 +198,19 @@ impl Session {
                 self.leave();
             }
             failure
-        })
+        })?;
+        if answer.is_in_transaction && !self.is_trial.load(Ordering::Acquire) {
+            // It ends with its connection.
+            self.leave();
+            return Err(error::uncommitted(&self.name, &answer));
+        }
+        Ok(answer)
+    }
+
+    /// Begins a transaction, in which a lock is tried. It ends with the session.
+    pub(crate) async fn begin_trial(&self) -> Result<(), CellError> {
+        self.is_trial.store(true, Ordering::Release);
+        self.ask("BEGIN".into()).await.map(drop)
     }
 
     /// Others have left it, or it has ended: nothing happened, and the next try goes over another one.
@@ -194,6 +229,13 @@ impl Session {
     /// Nothing more is asked over it.
     pub(crate) fn leave(&self) {
         self.end.set();
+    }
+}
+
+/// Also an opening that was given up: a statement of it may wait for a lock.
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
@@ -216,59 +258,75 @@ impl Drop for Ending {
     }
 }
 
-/// Runs what is asked, one statement after the other. Ends with the connection, or when it is left.
-async fn drive(
-    mut conn: Conn,
-    mut asked: mpsc::UnboundedReceiver<Request>,
+/// The task of a connection.
+struct Driver {
+    conn: Conn,
+    asked: mpsc::UnboundedReceiver<Request>,
     stall: Arc<StallDetector>,
     ending: Ending,
-    host: Arc<dyn Host>,
-) {
-    loop {
-        let asked = tokio::select! {
+    /// Free when the socket is closed: the last field, so that it is dropped last.
+    slot: Arc<Slot>,
+}
+
+impl Driver {
+    /// Runs what is asked, one statement after the other. Ends with the connection, or when it is left.
+    async fn drive(mut self, host: Arc<dyn Host>) {
+        while let Some(Request { sql, reply }) = self.next().await {
+            self.stall.on_sent();
+            let answer = tokio::select! {
+                biased;
+                answer = run(&mut self.conn, sql) => answer,
+                () = overdue(&self.ending.0, &self.slot) => break,
+            };
+            self.stall.on_heard();
+            let is_over = answer.as_ref().is_err_and(Error::is_fatal);
+            // OK to ignore because a caller that has left needs no answer.
+            let _ = reply.send(Some(answer));
+            if is_over {
+                break;
+            }
+        }
+        let Self { conn, mut asked, ending, slot, .. } = self;
+        asked.close();
+        while let Ok(Request { reply, .. }) = asked.try_recv() {
+            // OK to ignore because a caller that has left needs no answer.
+            let _ = reply.send(None);
+        }
+        drop(ending);
+        let over = host.sleep_until(host.now() + GOODBYE);
+        tokio::select! {
+            biased;
+            _ = conn.disconnect() => {}
+            () = over => {}
+        }
+        drop(slot);
+    }
+
+    async fn next(&mut self) -> Option<Request> {
+        tokio::select! {
             biased;
             // What was not sent yet is not sent late; and a transaction that may be open ends immediately.
-            () = ending.0.wait() => break,
-            asked = asked.recv() => asked,
-        };
-        let Some(Request { sql, reply }) = asked else { break };
-        stall.on_sent();
-        let answer = tokio::select! {
-            biased;
-            answer = run(&mut conn, sql) => answer,
-            () = abandoned(&ending.0, &*host) => break,
-        };
-        stall.on_heard();
-        let is_over = answer.as_ref().is_err_and(Error::is_fatal);
-        // OK to ignore because a caller that has left needs no answer.
-        let _ = reply.send(Some(answer));
-        if is_over {
-            break;
+            () = self.ending.0.wait() => None,
+            asked = self.asked.recv() => asked,
         }
-    }
-    asked.close();
-    while let Ok(Request { reply, .. }) = asked.try_recv() {
-        // OK to ignore because a caller that has left needs no answer.
-        let _ = reply.send(None);
-    }
-    let over = host.sleep_until(host.now() + HOPELESS);
-    tokio::select! {
-        biased;
-        _ = conn.disconnect() => {}
-        () = over => {}
     }
 }
 
 async fn run(conn: &mut Conn, sql: String) -> Result<Answer, Error> {
     let mut result = conn.query_iter(sql).await?;
     let rows = result.collect().await?;
-    Ok(Answer { rows, written: result.affected_rows(), id: result.last_insert_id().unwrap_or(0) })
+    let (written, id) = (result.affected_rows(), result.last_insert_id().unwrap_or(0));
+    drop(result);
+    let status = conn.last_ok_packet().map(|ok| ok.status_flags()).unwrap_or_default();
+    let is_in_transaction = status.contains(StatusFlags::SERVER_STATUS_IN_TRANS);
+    let is_autocommit = status.contains(StatusFlags::SERVER_STATUS_AUTOCOMMIT);
+    Ok(Answer { rows, written, id, is_in_transaction, is_autocommit })
 }
 
-/// It was left, and the server has had the time that it waits for any lock by default.
-async fn abandoned(end: &End, host: &dyn Host) {
+/// It was left, and its answer has had its time.
+async fn overdue(end: &End, slot: &Slot) {
     end.wait().await;
-    host.sleep_until(host.now() + LOCK_WAIT_DEFAULT).await;
+    slot.overdue().await;
 }
 
 /// Connects and logs in.
@@ -382,8 +440,8 @@ fn trust(config: &Config, mode: TlsMode) -> Result<SslOpts, BackendError> {
 const STUCK: Duration = Duration::from_millis(500);
 /// How long an answer is waited for over a connection that was left.
 const HOPELESS: Duration = Duration::from_secs(2);
-/// `innodb_lock_wait_timeout`, and some more.
-const LOCK_WAIT_DEFAULT: Duration = Duration::from_secs(60);
+/// How long the last word to a server may take.
+const GOODBYE: Duration = Duration::from_millis(100);
 /// How soon a server that has gone without a word is noticed by the system.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 /// No row is larger.

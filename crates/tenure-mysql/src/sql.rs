@@ -14,17 +14,44 @@ use tenure_core::{LockName, OwnerId};
 /// summer time an hour comes twice.
 pub(crate) const CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
-/// How long a statement waits for a row that another transaction has locked, in s: no unit is smaller.
-pub(crate) const LOCK_WAIT: &str = "SET SESSION innodb_lock_wait_timeout = 1";
+/// What a session must be, whatever its server or another client of a pooler has made of it: a statement waits for a row
+/// or a table for a second, which is the shortest time; no answer is cut off. MySQL is told so once for each connection.
+pub(crate) const SESSION: &str = "SET SESSION lock_wait_timeout = 1, innodb_lock_wait_timeout = 1, \
+                                  sql_select_limit = 18446744073709551615, sql_big_selects = 1, \
+                                  sql_safe_updates = 0";
 
-/// MariaDB alone reads this: the statement waits for no lock. Elsewhere it waits as long as [`LOCK_WAIT`].
-const NOT_WAITING: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ ";
-/// The same for as long as [`LOCK_WAIT`], also where a pooler has dropped that.
-const WAITING: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 1 FOR */ ";
+/// The same in each statement, which MariaDB alone reads, and how long it waits for a lock, in s.
+macro_rules! waiting {
+    ($seconds:literal) => {
+        concat!(
+            "/*M! SET STATEMENT lock_wait_timeout = ",
+            $seconds,
+            ", innodb_lock_wait_timeout = ",
+            $seconds,
+            ", sql_select_limit = 18446744073709551615, sql_big_selects = 1, sql_safe_updates = 0, \
+             max_statement_time = 0, character_set_results = utf8mb4 FOR */ "
+        )
+    };
+}
+
+/// The statement waits for no lock. On MySQL it waits as [`SESSION`] says.
+const NOT_WAITING: &str = waiting!("0");
+/// It waits for a second.
+const WAITING: &str = waiting!("1");
+
+/// A statement as it is sent: one that does not say how long it waits waits for a second.
+pub(crate) fn sent(sql: String) -> String {
+    let is_bare = ["SELECT", "(", "SHOW", "CREATE"].iter().any(|verb| sql.starts_with(verb));
+    if is_bare { format!("{WAITING}{sql}") } else { sql }
+}
+
+/// Whether autocommit is on; 9 where `SET timestamp` has stopped the clock of the session, which [`CLOCK`] reads. `SYSDATE()`
+/// does not, and both are in the time zone of the session.
+const AUTOCOMMIT: &str = "IF(ABS(TIMESTAMPDIFF(SECOND, SYSDATE(), NOW())) < 5, @@autocommit, 9)";
 
 /// Its clock. Out: as [`Sql::read`], without a row.
 pub(crate) fn time() -> String {
-    format!("SELECT NULL, NULL, {CLOCK}, @@autocommit")
+    format!("SELECT NULL, NULL, {CLOCK}, {AUTOCOMMIT}")
 }
 
 /// The triggers of a table, those that we have the right to see. Out: name.
@@ -62,7 +89,7 @@ impl Sql {
     fn read_and(&self, name: &LockName, more: &str) -> String {
         let (table, name) = (&self.table, hex(name.as_str()));
         format!(
-            "SELECT t.version, t.state, {CLOCK}, @@autocommit{more} FROM (SELECT 1 AS one) AS one \
+            "SELECT t.version, t.state, {CLOCK}, {AUTOCOMMIT}{more} FROM (SELECT 1 AS one) AS one \
              LEFT JOIN {table} AS t ON t.name = {name}"
         )
     }
@@ -76,7 +103,8 @@ impl Sql {
         let one = self.read_and(name, &format!(", {}", self.ahead(name, until)));
         format!(
             "({one}) UNION ALL (SELECT name, state, 0, 2, 0 FROM {table} WHERE name = {}) \
-             UNION ALL (SELECT name, state, 0, 3, 0 FROM {table} WHERE {all} ORDER BY name LIMIT {READ})",
+             UNION ALL (SELECT name, state, 0, 3, 0 FROM {table} WHERE {all} ORDER BY name LIMIT {READ}) \
+             LIMIT {MOST}",
             place_row(name, until)
         )
     }
@@ -94,7 +122,9 @@ impl Sql {
     pub(crate) fn read_many(&self, names: &[&LockName]) -> String {
         let names: Vec<String> = names.iter().map(|name| hex(name.as_str())).collect();
         let (table, names) = (&self.table, names.join(", "));
-        format!("SELECT version, state, {CLOCK}, @@autocommit, name FROM {table} WHERE name IN ({names})")
+        format!(
+            "SELECT version, state, {CLOCK}, {AUTOCOMMIT}, name FROM {table} WHERE name IN ({names}) LIMIT {MOST}"
+        )
     }
 
     /// Makes the row of a lock that has no holder; its version is the time. Out: the time, as the id that was
@@ -112,7 +142,7 @@ impl Sql {
     pub(crate) fn made(&self, name: &LockName) -> String {
         let (table, name) = (&self.table, hex(name.as_str()));
         format!(
-            "SELECT version, state, {CLOCK}, @@autocommit FROM {table} WHERE name = {name} AND version = used"
+            "SELECT version, state, {CLOCK}, {AUTOCOMMIT} FROM {table} WHERE name = {name} AND version = used"
         )
     }
 
@@ -213,7 +243,6 @@ impl Sql {
 
     /// What is held or waited for. Out: name, state, time; by name, each lock before its places.
     pub(crate) fn list(&self, prefix: &str) -> String {
-        // A limit of the session is not for us.
         let (table, length, beside) = (&self.table, prefix.len(), hex(BESIDE.to_string()));
         let begins = if prefix.is_empty() {
             String::new()
@@ -223,7 +252,7 @@ impl Sql {
         };
         format!(
             "SELECT name, state, {CLOCK} FROM {table} WHERE (busy = 1 OR LOCATE({beside}, name) > 1) {begins}ORDER BY name \
-             LIMIT 18446744073709551615"
+             LIMIT {MOST}"
         )
     }
 
@@ -255,7 +284,8 @@ impl Sql {
 
     /// Deletes nothing, if that is allowed.
     pub(crate) fn delete_nothing(&self) -> String {
-        format!("DELETE FROM {} WHERE name = {} AND version = -1", self.table, hex(BESIDE.to_string()))
+        let (table, name) = (&self.table, hex(BESIDE.to_string()));
+        format!("{NOT_WAITING}DELETE FROM {table} WHERE name = {name} AND version = -1")
     }
 
     /// Deletes a free row that is as it was.
@@ -296,6 +326,8 @@ fn rows(name: &LockName, keys: &[String]) -> String {
 
 /// How many places are read with the row: some may be dead, and readers move up together.
 pub(crate) const READ: usize = 16;
+/// Said in place of a limit of the session.
+const MOST: u64 = u64::MAX;
 /// More than may wait for one lock are not shown.
 const PLACES: usize = 4096;
 

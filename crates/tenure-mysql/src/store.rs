@@ -492,7 +492,8 @@ fn reading(session: &Session, answer: &Answer, row: usize) -> Result<CellReading
     if answer.number(row, 3) != Some(1) {
         // It may have a transaction open, which ends with it.
         session.leave();
-        let message = error::NO_AUTOCOMMIT;
+        let is_stopped = answer.number(row, 3) == Some(9);
+        let message = if is_stopped { error::STOPPED_CLOCK } else { error::NO_AUTOCOMMIT };
         return Err(CellError::Refused(error::refused(session.name(), ErrorKind::Unsupported, message)));
     }
     let now = time(answer, row, 2).ok_or_else(|| unreadable(session))?;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
+use mysql_async::prelude::Queryable;
 use tenure_core::{BreakScope, ErrorKind, Memo, Outcome, Released, Renewal, Severity};
 use tenure_testkit::{
     clock::Clock,
@@ -17,6 +18,7 @@ use tenure_testkit::{
     mysql::{MysqlServer, Recipe},
     patience::{becomes_ok, slowness},
     polls::dropped_after,
+    proxy::Proxy,
 };
 
 use crate::stage::{chain, connect, contend, enter_in_time, finding, mysql, player, refused_as, soon, until};
@@ -264,4 +266,110 @@ async fn what_is_dropped_anywhere_leaves_nothing() {
     becomes_ok("nothing is left", Duration::from_millis(100), left).await;
     let enters = backend.handle().await.unwrap();
     Player::new(enters, "claim/1").enter().await;
+}
+
+/// A server that waits for a lock does not notice that its client has left: eight elections filled one of 151 connections beside a
+/// `mysqldump`, since what was left or given up stayed there, and its successor was stuck as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handle_has_one_connection_whatever_its_server_does() {
+    let locked = async |mode: &str| {
+        let server = MysqlServer::start();
+        let crowd = Crowd::new(&server.url("")).await;
+        let mut stranger = connect(server.port(), &[&format!("LOCK TABLES tenure_lock {mode}")]).await;
+        let count = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'tenure'";
+        let most =
+            crowd.asks(async || stranger.query_first::<usize, _>(count).await.unwrap().unwrap() - 1).await;
+        drop(stranger);
+        crowd.goes_on().await;
+        (most, mode.to_owned())
+    };
+    let behind = async |name: &str, fault: fn(&Proxy)| {
+        let server = MysqlServer::start();
+        let proxy = Proxy::to(server.port(), 1);
+        let url = format!("mysql://tenure@127.0.0.1:{}/tenure?ssl-mode=DISABLED", proxy.port());
+        let crowd = Crowd::new(&url).await;
+        fault(&proxy);
+        let most = crowd.asks(async || sockets(proxy.port())).await;
+        proxy.heal();
+        crowd.goes_on().await;
+        (most, name.to_owned())
+    };
+    let counts = tokio::join!(
+        locked("READ"),
+        locked("WRITE"),
+        behind("no answer", Proxy::stall),
+        behind("slow answers", |proxy| proxy.delay(Duration::from_millis(400)..=Duration::from_millis(700))),
+    );
+    for (most, fault) in [counts.0, counts.1, counts.2, counts.3] {
+        assert!(most <= Crowd::HANDLES + 3, "{fault}: {most} connections of {} handles", Crowd::HANDLES);
+    }
+}
+
+/// How many sockets of this process lead to a port of 127.0.0.1.
+fn sockets(port: u16) -> usize {
+    let all = fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let leads_there = |line: &&str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        // Without an inode the process has closed it.
+        fields[2].ends_with(&format!(":{port:04X}")) && fields[9] != "0"
+    };
+    all.lines().filter(leads_there).count()
+}
+
+/// Handles that hold a lock each.
+struct Crowd(Vec<(Player, tenure_core::Grant)>);
+
+impl Crowd {
+    const HANDLES: usize = 8;
+
+    async fn new(url: &str) -> Self {
+        let holder = async |n: usize| {
+            let holder = player(url, &format!("held/{n}")).lasting(LONG);
+            let grant = holder.enter().await;
+            (holder, grant)
+        };
+        Self(join_all((0..Self::HANDLES).map(holder)).await)
+    }
+
+    /// The most connections while they ask without patience.
+    async fn asks(&self, mut connections: impl AsyncFnMut() -> usize) -> usize {
+        let is_over = AtomicBool::new(false);
+        let asks = join_all(self.0.iter().flat_map(|it| [(it, true), (it, false)]).map(
+            async |((holder, grant), renews)| {
+                while !is_over.load(SeqCst) {
+                    let asked = async {
+                        if renews {
+                            let _ = holder.backend.renew(std::slice::from_ref(grant)).await;
+                        } else {
+                            let new = Player::new(holder.backend.clone(), "new");
+                            let _ = holder.backend.claim(&new.claim).await;
+                        }
+                    };
+                    let _ = tokio::time::timeout(Duration::from_millis(700), asked).await;
+                    let _ =
+                        tokio::time::timeout(Duration::from_millis(20), std::future::pending::<()>()).await;
+                }
+            },
+        ));
+        let counts = async {
+            let (begun, mut most) = (std::time::Instant::now(), 0);
+            while begun.elapsed() < Duration::from_secs(6) {
+                most = most.max(connections().await);
+                let _ = tokio::time::timeout(Duration::from_millis(30), std::future::pending::<()>()).await;
+            }
+            is_over.store(true, SeqCst);
+            most
+        };
+        tokio::join!(asks, counts).1
+    }
+
+    /// Nobody has lost anything, and all are served again.
+    async fn goes_on(&self) {
+        for (holder, grant) in &self.0 {
+            until("it renews", async || {
+                matches!(&holder.backend.renew(std::slice::from_ref(grant)).await[0], Ok(Renewal::Renewed))
+            })
+            .await;
+        }
+    }
 }

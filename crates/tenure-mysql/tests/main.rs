@@ -8,6 +8,7 @@
 
 mod conformance;
 mod faults;
+mod foreign_sessions;
 mod hints;
 mod names;
 mod pooled;
