@@ -214,3 +214,35 @@ pub(crate) const STOPPED_CLOCK: &str = "SET timestamp has stopped the clock of t
                                         a pooler did that";
 pub(crate) const NO_AUTOCOMMIT: &str =
     "autocommit is off, so that no statement would be a commit; switch it on for this user or in the pooler";
+
+#[cfg(test)]
+mod tests {
+    use mysql_async::ServerError;
+
+    use super::*;
+
+    fn failure(code: u16) -> CellError {
+        asked("h", Error::Server(ServerError { code, message: String::new(), state: "HY000".into() }))
+    }
+
+    /// L9: a proxy says 2013 or a number of its own for a server that it has lost, and the lease was there.
+    #[test]
+    fn a_number_that_is_not_known_says_nothing_of_what_happened() {
+        for code in [2013, 2006, 9001, 1105, 1180, 1053, 1317, 1969, 3024, 1026, 65535] {
+            let failure = failure(code);
+            assert!(
+                matches!(&failure, CellError::Broken(error) if error.kind() == Unavailable),
+                "{code}: {failure:?}"
+            );
+        }
+        for code in [1142, 1064, 1290, 1792, 1836, 1114, 1040, 1644] {
+            let failure = failure(code);
+            assert!(
+                matches!(&failure, CellError::Refused(error) if error.outcome() == Outcome::NotApplied),
+                "{code}: {failure:?}"
+            );
+        }
+        assert!(matches!(failure(1205), CellError::Locked));
+        assert!(matches!(failure(1213), CellError::Overtaken));
+    }
+}

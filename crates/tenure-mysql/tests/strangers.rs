@@ -405,3 +405,20 @@ async fn a_table_that_others_look_at_is_ours() {
     assert!(!findings.iter().any(|it| it.what.contains("was tried")), "{findings:?}");
     assert_ne!(server.sql("SELECT COUNT(*) FROM audit WHERE name = 'one'"), "0");
 }
+
+/// An engine that rolls nothing back kept the lock that the doctor tried.
+#[tokio::test]
+async fn the_doctor_leaves_nothing_in_an_engine_without_a_rollback() {
+    let server = MysqlServer::start();
+    player(&server.url(""), "one").enter().await;
+    for engine in ["MyISAM", "Aria"] {
+        server.sql(&format!("DELETE FROM tenure_lock; ALTER TABLE tenure_lock ENGINE = {engine}"));
+        finding(
+            &mysql(&server.url("")),
+            Severity::Problem,
+            &format!("the table is {}", engine.to_lowercase()),
+        )
+        .await;
+        assert_eq!(server.sql("SELECT COUNT(*) FROM tenure_lock"), "0", "{engine}");
+    }
+}

@@ -80,6 +80,13 @@ pub(crate) fn connecting(place: &str, error: Error) -> BackendError {
     BackendError::new(kind, Outcome::NotApplied, message).with("postgres", place).caused_by(error)
 }
 
+/// The server, or a pooler, still has the connection before this one, and has not answered what was asked over it.
+pub(crate) fn occupied(place: &str) -> BackendError {
+    let message =
+        "the PostgreSQL server does not answer, and has not ended an earlier connection of this process yet";
+    refused(place, Unavailable, message)
+}
+
 /// It did not open in time: nothing was asked.
 pub(crate) fn not_opened(place: &str, patience: std::time::Duration) -> BackendError {
     let message = format!(
@@ -170,8 +177,21 @@ pub(crate) fn is_of_the_server(error: &Error) -> bool {
 /// The server ended it: what was asked before may have been committed.
 fn ends_connection(db: &DbError) -> bool {
     let is_fatal = matches!(db.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
-    is_fatal || db.severity() == "FATAL" || db.code().code().starts_with("08")
+    is_fatal || db.severity() == "FATAL" || !is_certain(db.code().code())
 }
+
+/// That a statement which failed with this code did nothing. A pooler that has lost its server answers with codes of the classes 08
+/// and 58, with 57P01 to 57P05, XX000, or its own.
+fn is_certain(code: &str) -> bool {
+    let class = code.get(..2).unwrap_or_default();
+    CERTAIN.contains(&class) && !code.starts_with("57P0") || matches!(code, "58P01" | "58P02" | "58030")
+}
+
+/// The classes of errors of a statement, which PostgreSQL rolls back.
+const CERTAIN: [&str; 24] = [
+    "0A", "20", "21", "22", "23", "24", "25", "26", "28", "2B", "2F", "34", "38", "39", "3D", "3F", "40",
+    "42", "44", "53", "54", "55", "57", "P0",
+];
 
 /// Lost races between writers, in whatever isolation.
 const OVERTAKEN: &[SqlState] = &[
@@ -257,4 +277,23 @@ fn judge_handshake(words: &str) -> KindAndMessage {
         return (Denied, "the PostgreSQL server cannot be authenticated to as it demands");
     }
     (Unavailable, "cannot reach the PostgreSQL server; check that it runs and that the URL is right")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// L9: what a pooler says of a server that it has lost counted as a refusal, and the lease was there.
+    #[test]
+    fn a_code_that_is_not_known_says_nothing_of_what_happened() {
+        for code in ["08P01", "08006", "08000", "57P01", "57P05", "58000", "XX000", "XX001", "EPOOL", "", "9"]
+        {
+            assert!(!is_certain(code), "{code}");
+        }
+        for code in [
+            "25006", "40001", "42501", "42P01", "55P03", "57014", "53100", "53300", "58030", "23505", "P0001",
+        ] {
+            assert!(is_certain(code), "{code}");
+        }
+    }
 }

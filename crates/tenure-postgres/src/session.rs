@@ -11,7 +11,7 @@ use std::{
 
 use futures_util::future::join_all;
 use tenure_cas::CellError;
-use tenure_client::{Channels, Connections, End, Link, SingleFlight, StallDetector};
+use tenure_client::{Channels, Connections, End, Link, SingleFlight, Slot, StallDetector};
 use tenure_core::{Audience, BackendError, ErrorKind, Hint, Host, Notifier, OwnerId, ProcessId, locked};
 use tokio_postgres::{
     AsyncMessage, Client, Row,
@@ -80,7 +80,9 @@ impl SessionSource {
     pub(crate) fn new(shared: Arc<PostgresState>, channels: Arc<Channels>, config: Arc<Config>) -> Self {
         let birth = SessionOpener(shared.clone(), channels.clone(), config);
         let (host, one) = (shared.host.clone(), birth.clone());
-        let connections = Connections::new(host, move || Box::pin(one.clone().open()));
+        let name = shared.config.place_name();
+        let open = move |slot| Box::pin(one.clone().open(slot)) as _;
+        let connections = Connections::one_by_one(host, open, move || error::occupied(&name));
         let connections = connections.easing(BackendError::after_success);
         Self { shared, birth, connections }
     }
@@ -121,14 +123,16 @@ impl SessionSource {
     /// A connection to each of the servers, whatever it is, or why there is none; with its name.
     pub(crate) async fn each(&self) -> Vec<(String, Result<Arc<PgSession>, BackendError>)> {
         let SessionOpener(_, _, config) = &self.birth;
-        let open =
-            |place: PgServer| async { (place.to_string(), self.birth.open_one(place).await.map(Arc::new)) };
+        let slot = || Arc::new(Slot::alone(self.shared.host.clone()));
+        let open = |place: PgServer| async {
+            (place.to_string(), self.birth.open_one(place, slot()).await.map(Arc::new))
+        };
         join_all(config.servers().into_iter().map(open)).await
     }
 
     /// A connection of one's own, for what must not be mixed with the requests of others.
     pub(crate) async fn apart(&self) -> Result<PgSession, BackendError> {
-        self.birth.clone().open().await
+        self.birth.clone().open(Slot::alone(self.shared.host.clone())).await
     }
 }
 
@@ -138,10 +142,10 @@ struct SessionOpener(Arc<PostgresState>, Arc<Channels>, Arc<Config>);
 
 impl SessionOpener {
     /// The first server that can be reached, and that takes writes if that is demanded.
-    async fn open(self) -> Result<PgSession, BackendError> {
-        let mut last = None;
+    async fn open(self, slot: Slot) -> Result<PgSession, BackendError> {
+        let (slot, mut last) = (Arc::new(slot), None);
         for place in self.2.servers() {
-            let chosen = match self.open_one(place).await {
+            let chosen = match self.open_one(place, slot.clone()).await {
                 Ok(session) => session.chosen(&self.2).await,
                 Err(error) => Err(error),
             };
@@ -153,11 +157,11 @@ impl SessionOpener {
         Err(last.expect("BUG: a configuration names a server"))
     }
 
-    async fn open_one(&self, place: PgServer) -> Result<PgSession, BackendError> {
+    async fn open_one(&self, place: PgServer, slot: Arc<Slot>) -> Result<PgSession, BackendError> {
         let Self(shared, channels, config) = self.clone();
         let (host, name, patience) = (shared.host.clone(), place.to_string(), config.connect_timeout);
         let stall = StallDetector::new(host.clone(), STUCK);
-        let opening = PgSession::open(shared, channels, ConnectTarget { config, place }, stall.clone());
+        let opening = PgSession::open(shared, channels, ConnectTarget { config, place }, stall.clone(), slot);
         tokio::select! {
             biased;
             opened = opening => opened,
@@ -179,6 +183,7 @@ pub(crate) struct PgSession {
     facts: Mutex<Arc<ConnectionFacts>>,
     stall: Arc<StallDetector>,
     fate: Arc<SessionEnd>,
+    _owner: Owner,
     /// Whose hints it brings, as they were wanted: once for each audience.
     heard: Mutex<Vec<ProcessId>>,
     listening: SingleFlight<Result<(), CellError>>,
@@ -191,12 +196,15 @@ impl PgSession {
         channels: Arc<Channels>,
         at: ConnectTarget,
         stall: Arc<StallDetector>,
+        slot: Arc<Slot>,
     ) -> Result<Self, BackendError> {
         let ConnectTarget { config, place } = &at;
         let Opened { client, driver, own_end } = connect::open(config, place, stall.clone()).await?;
         let fate = Arc::<SessionEnd>::default();
+        // An opening that is given up is ended: its first question may wait in a pooler.
+        let owner = Owner(fate.clone());
         // The task ends with the connection, which ends with the last of those who have its client.
-        shared.host.spawn(Box::pin(drive(driver, Ending(fate.clone(), channels.clone()))));
+        shared.host.spawn(Box::pin(drive(driver, Ending(fate.clone(), channels.clone()), slot)));
         let name = place.to_string();
         let (schema, table) = shared.table();
         let rows = client.query_typed(LOOK, &[(&schema, Type::TEXT), (&table, Type::TEXT)]).await;
@@ -206,7 +214,7 @@ impl PgSession {
         shared.found(&facts);
         let (facts, heard) = (Mutex::new(Arc::new(facts)), Mutex::default());
         let listening = SingleFlight::new(shared.host.clone());
-        Ok(Self { shared, channels, at, name, client, facts, stall, fate, heard, listening })
+        Ok(Self { shared, channels, at, name, client, facts, stall, fate, _owner: owner, heard, listening })
     }
 
     /// The session, if its server is one of those that are meant.
@@ -363,7 +371,7 @@ impl PgSession {
         let patience = self.shared.config.connect_timeout;
         self.shared.host.spawn(Box::pin(async move {
             let (mut pause, mut last) = (AGAIN, None);
-            while !fate.is_closed.load(Ordering::Acquire) {
+            while !fate.closed.is_over() {
                 let heard = stall.heard();
                 if last.replace(heard).is_none_or(|last| last == heard) {
                     let over = host.sleep_until(host.now() + patience);
@@ -372,6 +380,7 @@ impl PgSession {
                         biased;
                         sent = connect::cancel(&at.config, &at.place, token.clone(), stall) => sent.is_ok(),
                         () = over => false,
+                        () = fate.closed.wait() => return,
                     };
                     // A server that hangs is not flooded.
                     pause = if sent { AGAIN } else { AGAIN_MAX.min(pause * 2) };
@@ -428,7 +437,7 @@ impl Link for PgSession {
 pub(crate) struct SessionEnd {
     pub(crate) end: End,
     /// Nothing comes any more.
-    is_closed: AtomicBool,
+    closed: End,
     /// The server was stopped waiting for a standby, or was asked to: that a write is done says no more that it was waited for.
     is_hasty: AtomicBool,
 }
@@ -468,14 +477,35 @@ struct Ending(Arc<SessionEnd>, Arc<Channels>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.0.is_closed.store(true, Ordering::Release);
+        self.0.closed.set();
         self.0.end(&self.1);
     }
 }
 
-/// Moves the bytes of a connection and rings for what it brings. Ends with it.
-async fn drive(mut driver: Driver, ending: Ending) {
-    while let Some(message) = connect::heard(&mut driver).await {
+/// A connection that nobody has any more is left.
+struct Owner(Arc<SessionEnd>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.end.set();
+    }
+}
+
+/// Moves the bytes of a connection and rings for what it brings. Ends with it, or when it was left and the answer that it still waits
+/// for has had its time.
+async fn drive(mut driver: Driver, ending: Ending, slot: Arc<Slot>) {
+    let overdue = async {
+        ending.0.end.wait().await;
+        slot.overdue().await;
+    };
+    tokio::pin!(overdue);
+    loop {
+        let message = tokio::select! {
+            biased;
+            message = connect::heard(&mut driver) => message,
+            () = &mut overdue => None,
+        };
+        let Some(message) = message else { break };
         match message {
             AsyncMessage::Notification(message) => {
                 on_notification(&ending.1, message.channel(), message.payload())
@@ -490,6 +520,8 @@ async fn drive(mut driver: Driver, ending: Ending) {
             _ => {}
         }
     }
+    // The socket is closed before the slot is free.
+    drop(driver);
 }
 
 /// The channel by which PostgreSQL pushes the hints of a process.
