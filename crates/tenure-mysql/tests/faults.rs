@@ -1,6 +1,7 @@
 //! Servers that die, stand still, are full, are replicas or cut connections: never two holders, one clear line, and the lock goes on.
 
 use std::{
+    fs,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
