@@ -25,10 +25,11 @@ use tenure_core::{
 use crate::{
     batch::{ClaimRequest, ReleaseRequest},
     config::{Config, GuardMode},
-    connection::{self, LockNode},
+    connection::LockNode,
     error,
     guard::Terms,
     health::{FitFor, Fitness, Gate, TRIES},
+    hints,
     keys::{self, Counting, Keys},
     scan::STEP,
     script::{ClaimReply, ForeignHolder, Reply, Script, Scripts, number},
@@ -127,7 +128,7 @@ impl Backend for Redis {
         let (script, keys) = (&self.scripts().tell, self.keys(name)?);
         let session = self.sessions.session().await?;
         let mut call = script.call(&[&keys.lock]);
-        call.arg(connection::channel((owner.process(), whom))).arg(&owner.hex()[16..]);
+        call.arg(hints::channel((owner.process(), whom))).arg(&owner.hex()[16..]);
         session.ask(script, &call).await.map(drop)
     }
 
@@ -648,21 +649,21 @@ impl Redis {
         owner: OwnerId,
     ) -> Result<Released, BackendError> {
         let script = &self.scripts().leave;
-        let call = |gate: &Gate| {
+        let call = |gate: &Gate, owner: &[u8]| {
             let mut call = self.full_call(script, keys, gate);
-            call.arg(&owner.hex()[..]);
+            call.arg(owner);
             call
         };
         let gate = self.gate_for_hand_off(session).await;
-        let answer = number(&session.ask(script, &call(&gate)).await?);
+        let answer = number(&session.ask(script, &call(&gate, &owner.hex())).await?);
         if answer == Some(3) && !gate.is_closed() {
             // It has left. Asked again, it hands on what is free, if the server is fit with another gate by
-            // now.
+            // now. Not in its name: a copy that is late would end its next lease, if it comes again.
             session.health.refute(&gate);
             let gate = self.gate_for_hand_off(session).await;
             if !gate.is_closed() {
                 // OK to ignore: the lock is released, and each waiter enters by its own timer.
-                let _ = session.ask(script, &call(&gate)).await;
+                let _ = session.ask(script, &call(&gate, &[b'0'; 48])).await;
             }
         }
         self.contended.set(name, matches!(answer, Some(1 | 3)));

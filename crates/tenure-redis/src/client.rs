@@ -4,8 +4,8 @@
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use redis::{
-    AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult,
-    aio::{AsyncStream, MultiplexedConnection, PubSub},
+    AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, RedisError, RedisResult,
+    aio::{AsyncStream, MultiplexedConnection, PubSub, PubSubStream},
 };
 use rustls::pki_types::ServerName;
 use tenure_client::{Login, Socket, StallDetector, tls};
@@ -45,11 +45,39 @@ pub(crate) fn connector(config: &Config) -> Result<Option<ServerTls>, BackendErr
     Ok(Some(ServerTls(TlsConnector::from(Arc::new(settings)), config.tls_name.clone())))
 }
 
+/// Calls it when the driver has ended or is dropped.
+struct Ending<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Ending<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
 impl ServerRoute {
-    /// With the detector that hears what comes over it.
+    /// The way to one server, with the password of now.
+    pub(crate) fn new(
+        config: &Config,
+        host: &Arc<dyn Host>,
+        address: ServerAddress,
+        resp3: bool,
+    ) -> Result<Self, BackendError> {
+        Ok(Self {
+            address,
+            tls: connector(config)?,
+            login: login(config, resp3)?,
+            host: host.clone(),
+            connect_timeout: config.connect_timeout,
+            response_timeout: config.response_timeout,
+        })
+    }
+
+    /// With the detector that hears what comes over it. `on_end` is called when nothing reads it any more: even if that is
+    /// because the runtime of its caller has ended.
     pub(crate) async fn connect(
         &self,
         settings: AsyncConnectionConfig,
+        on_end: impl Fn() + Send + 'static,
     ) -> RedisResult<(MultiplexedConnection, Arc<StallDetector>)> {
         let stall = StallDetector::new(self.host.clone(), self.response_timeout);
         let settings = settings.set_response_timeout(Some(self.response_timeout));
@@ -58,8 +86,12 @@ impl ServerRoute {
             MultiplexedConnection::new_with_config(&self.login, stream, settings).await
         };
         let (connection, driver) = self.in_time(connect).await?;
+        let ending = Ending(on_end);
         // It ends with the last of those who have the connection.
-        self.host.spawn(Box::pin(driver));
+        self.host.spawn(Box::pin(async move {
+            driver.await;
+            drop(ending);
+        }));
         Ok((connection, stall))
     }
 
@@ -80,10 +112,17 @@ impl ServerRoute {
         self.in_time(asked).await.unwrap_or(false)
     }
 
-    /// One for messages alone.
-    pub(crate) async fn listen(&self) -> RedisResult<PubSub> {
+    /// One for messages of these channels alone.
+    pub(crate) async fn listen(&self, channels: &[String]) -> RedisResult<PubSubStream> {
         let stall = StallDetector::new(self.host.clone(), self.response_timeout);
-        self.in_time(async { PubSub::new(&self.login, self.stream(stall).await?).await }).await
+        let listen = async {
+            let mut connection = PubSub::new(&self.login, self.stream(stall).await?).await?;
+            for channel in channels {
+                connection.subscribe(channel).await?;
+            }
+            Ok(connection.into_on_message())
+        };
+        self.in_time(listen).await
     }
 
     async fn in_time<T>(&self, connect: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
@@ -108,6 +147,15 @@ impl ServerRoute {
         let name = ServerName::try_from(name.as_ref().unwrap_or(host).clone()).map_err(|_| nameless())?;
         Ok(Box::new(tls.connect(name, socket).await?))
     }
+}
+
+fn login(config: &Config, resp3: bool) -> Result<RedisConnectionInfo, BackendError> {
+    let protocol = if resp3 { ProtocolVersion::RESP3 } else { ProtocolVersion::RESP2 };
+    let info = RedisConnectionInfo::default()
+        .set_db(config.db)
+        .set_protocol(protocol)
+        .set_lib_name("tenure", env!("CARGO_PKG_VERSION"));
+    logged_in(info, &config.login)
 }
 
 /// The same, with this user and password.

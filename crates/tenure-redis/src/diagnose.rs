@@ -21,10 +21,11 @@ use tenure_core::{
 use crate::{
     backend::Redis,
     config::GuardMode,
-    connection::{self, LockNode, Wire},
+    connection::{LockNode, Wire},
     error,
     guard::{self, ClientRefusal, Decision, SLACK, ServerFacts, ServerRecord, Terms, Why},
     health::{self, Fitness},
+    hints,
     keys::{self, Counting, ONE, PREFIX, QUORUM},
     scan::{self, STEP, Scan},
     session::RedisSession,
@@ -210,12 +211,13 @@ impl Visit<'_> {
 
     /// Hints, and scripts that the server forgot.
     async fn commands(&mut self, trial: &Trial<'_>) -> Option<()> {
-        let channel = connection::channel((trial.process, Audience::Waiters));
+        let channel = hints::channel((trial.process, Audience::Waiters));
         // On the connection that is dropped with this visit.
         let heard = if self.resp3 {
             self.wire.subscribe(&channel).await
         } else {
-            self.wire.listen(std::slice::from_ref(&channel)).await.map(drop)
+            let route = self.wire.route()?;
+            route.listen(std::slice::from_ref(&channel)).await.map(drop)
         };
         self.read("SUBSCRIBE to tenure:*", heard)?;
         let keys = self.redis.keys(&trial.name);
@@ -572,7 +574,7 @@ const RIGHTS: &str = "+select +info +time +config|get +eval +evalsha +exists +ge
                       +zrange +zrangebyscore +zrank +zrem +zscore +publish +subscribe +scan +type";
 
 /// And in a Cluster.
-const RIGHTS_IN_A_CLUSTER: &str = "+ping +cluster|slots";
+const RIGHTS_IN_A_CLUSTER: &str = "+asking +cluster|slots";
 
 /// A walk ends after so many steps on one server, or so many keys in all: that is a few seconds.
 const MOST_STEPS: usize = 4_000;

@@ -1,6 +1,6 @@
 //! The one place where the driver's errors become ours.
 
-use std::{error::Error as _, io, path::Path};
+use std::{error::Error as _, io};
 
 use redis::{RedisError, ServerErrorKind};
 use tenure_client::tls::TlsFault;
@@ -54,9 +54,15 @@ pub(crate) fn connecting(place: &str, error: RedisError) -> BackendError {
     BackendError::new(kind, Outcome::NotApplied, message).with("redis", place).caused_by(error)
 }
 
-pub(crate) fn no_ca(path: &Path, error: io::Error) -> BackendError {
-    let message = "cannot read the file of the CA";
-    BackendError::new(Invalid, Outcome::NotApplied, message).with("ca", path.display()).caused_by(error)
+/// After this error another server may have the lock, or another connection is needed.
+pub(crate) fn leaves(error: &RedisError) -> bool {
+    classify(error).0 == AfterError::Drop
+}
+
+/// After this error the connection is of no use: it broke, or its login does not count any more.
+pub(crate) fn is_of_no_use(error: &RedisError) -> bool {
+    let (then, kind, ..) = classify(error);
+    then == AfterError::Drop && (error.code().is_none() || kind == Denied)
 }
 
 /// A proxy that spreads keys cuts the connection at the first command that it does not know.
@@ -74,6 +80,11 @@ pub(crate) fn no_answer(place: &str) -> BackendError {
     BackendError::new(Unavailable, Outcome::NotApplied, message).with("redis", place)
 }
 
+pub(crate) fn no_thread(place: &str, error: io::Error) -> BackendError {
+    let message = "the system starts no thread for the hints of the Redis server";
+    BackendError::new(Unavailable, Outcome::NotApplied, message).with("redis", place).caused_by(error)
+}
+
 /// The task that was to send it has ended or stands still, and may have sent it.
 pub(crate) fn unsent(place: &str) -> BackendError {
     let message = "the runtime that speaks with the Redis server has ended, or stands still";
@@ -89,6 +100,10 @@ type ErrorClass = (AfterError, ErrorKind, Outcome, &'static str);
 
 /// The code of an error that a script met after its first write (end.lua, L9); that error follows it.
 const MIDWAY: &str = "MIDWAY";
+
+/// The codes of what this client found in a Cluster: a node was not reached, or the nodes do not agree. No node took the request.
+pub(crate) const UNREACHED: &str = "UNREACHED";
+pub(crate) const UNSETTLED: &str = "UNSETTLED";
 
 /// What a server's code means. What the server refuses as a whole, it refuses before the first write of a
 /// script, and so is a script's own error without [`MIDWAY`]: nothing was done.
@@ -111,7 +126,9 @@ const CODES: &[(&str, AfterError, ErrorKind, &str)] = &[
     ),
     ("NOREPLICAS", AfterError::Keep, Unavailable, "the Redis server has too few replicas to take writes"),
     ("CLUSTERDOWN", AfterError::Drop, Unavailable, "the Redis Cluster is down"),
-    ("TRYAGAIN", AfterError::Keep, Unavailable, "the Redis Cluster is moving this lock to another node"),
+    (UNREACHED, AfterError::Keep, Unavailable, "a node of the Redis Cluster cannot be reached"),
+    (UNSETTLED, AfterError::Keep, Unavailable, MOVING),
+    ("TRYAGAIN", AfterError::Keep, Unavailable, MOVING),
     ("MOVED", AfterError::Drop, Invalid, NOT_ALONE),
     ("ASK", AfterError::Drop, Invalid, NOT_ALONE),
     ("CROSSSLOT", AfterError::Keep, Invalid, NOT_ALONE),
@@ -129,6 +146,7 @@ const CODES: &[(&str, AfterError, ErrorKind, &str)] = &[
     ("WRONGTYPE", AfterError::Keep, Corrupt, WRONG_TYPE),
 ];
 
+const MOVING: &str = "the Redis Cluster is moving this lock to another node";
 const WRONG_TYPE: &str =
     "the key of the lock holds data that is not a lock; use another name or ?key= template";
 const SPENT: &str = "the counter of fencing tokens in Redis is at its maximum, 2^53 - 1, or no number: a wrong clock or \
@@ -175,9 +193,6 @@ fn classify(error: &RedisError) -> ErrorClass {
         }
         redis::ErrorKind::InvalidClientConfig => {
             (AfterError::Drop, Invalid, Outcome::NotApplied, "cannot set up the connection as the URL says")
-        }
-        redis::ErrorKind::ClusterConnectionNotFound => {
-            (AfterError::Drop, Unavailable, Outcome::Unknown, "no node of the Redis Cluster can be reached")
         }
         _ if error.is_timeout() => {
             (AfterError::Drop, TimedOut, Outcome::Unknown, "the Redis server did not answer in time")

@@ -3,12 +3,14 @@
 mod backend;
 mod batch;
 mod client;
+mod cluster;
 mod config;
 mod connection;
 mod diagnose;
 mod error;
 mod guard;
 mod health;
+mod hints;
 mod keys;
 mod scan;
 mod script;

@@ -175,7 +175,7 @@ impl Survey {
 
 /// What one Sentinel says; nothing if it does not know the master.
 async fn ask(way: ServerRoute, master: &str) -> RedisResult<Option<SentinelReply>> {
-    let (mut connection, _) = way.connect(AsyncConnectionConfig::new()).await?;
+    let (mut connection, _) = way.connect(AsyncConnectionConfig::new(), || {}).await?;
     let sentinel = |verb: &str| {
         let mut cmd = redis::cmd("SENTINEL");
         cmd.arg(verb).arg(master);

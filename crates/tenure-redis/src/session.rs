@@ -1,8 +1,7 @@
 //! `RedisSession`: one connection that has looked at its server, `RedisSessions`, which makes a new one when
 //! it ends, and `Pushed`, the hints that come over it.
 //!
-//! Reconnecting to one server is ours, never silent inside the driver (that of a Cluster is the driver's):
-//! every new connection reads the identity of the server and judges its record before its first claim (H4.3).
+//! Reconnecting is ours, never silent inside the driver: every new connection reads the identity of the server and judges its record before its first claim (H4.3).
 
 use std::{
     ops::Deref,
@@ -18,15 +17,17 @@ use futures_util::StreamExt;
 use redis::aio::PubSubStream;
 use tenure_client::{Channels, Connections, End, Link, SingleFlight};
 use tenure_core::{
-    Adopt, Adoption, Audience, BackendError, ErrorKind, Forward, Host, Notifications, Notifier, Outcome,
-    ProcessId, WakeEvent, WakeStream, locked,
+    Adopt, Adoption, Audience, BackendError, BoxFuture, ErrorKind, Forward, Host, Notifications, Notifier,
+    Outcome, ProcessId, WakeEvent, WakeStream, locked,
 };
+use tokio::sync::oneshot;
 
 use crate::{
     batch::Batcher,
     connection::{self, Connection, Wire},
     error,
     health::{self, Health},
+    hints,
     shared::RedisShared,
 };
 
@@ -110,11 +111,11 @@ impl RedisSessions {
 }
 
 async fn wire(
-    shared: &RedisShared,
+    shared: &Arc<RedisShared>,
     channels: &Arc<Channels>,
     end: &Arc<End>,
 ) -> Result<(Wire, bool), BackendError> {
-    let RedisShared { config, host, .. } = shared;
+    let RedisShared { config, host, .. } = &**shared;
     let over = host.sleep_until(host.now() + config.connect_timeout * WHOLE);
     tokio::select! {
         biased;
@@ -170,23 +171,49 @@ impl RedisSession {
     async fn subscribe(self: Arc<Self>) -> Result<(), BackendError> {
         let wire = &self.connection.wire;
         let all = self.connection.channels.all().into_iter();
-        let channels: Vec<String> = all.map(connection::channel).collect();
+        let channels: Vec<String> = all.map(hints::channel).collect();
         if self.is_pushed {
             for channel in channels.iter().skip(self.subscribed.load(Ordering::Acquire)) {
                 wire.subscribe(channel).await.map_err(|error| self.failed(error))?;
             }
         } else {
-            let messages = wire.listen(&channels).await.map_err(|error| self.failed(error))?;
-            let over = Arc::<End>::default();
-            self.host.spawn(Box::pin(read(messages, Arc::downgrade(&self.connection), over.clone())));
-            *locked(&self.reader) = Some(Reader(over));
+            let reader = self.read_apart(channels.clone()).await?;
+            *locked(&self.reader) = Some(reader);
         }
         self.subscribed.store(channels.len(), Ordering::Release);
         Ok(())
     }
+
+    /// Reads messages on a thread of its own. All waiters of the handle are notified there: the runtime of the one that came
+    /// first may end or rest.
+    async fn read_apart(&self, channels: Vec<String>) -> Result<Reader, BackendError> {
+        let (over, connection) = (Arc::<End>::default(), Arc::downgrade(&self.connection));
+        let Some(route) = self.connection.wire.route() else { return Ok(Reader(over)) };
+        let (tell, told) = oneshot::channel();
+        let until = over.clone();
+        let start = move || -> BoxFuture<'static, ()> {
+            Box::pin(async move {
+                let (answer, messages) = match route.listen(&channels).await {
+                    Ok(messages) => (Ok(()), Some(messages)),
+                    Err(error) => (Err(error), None),
+                };
+                if tell.send(answer).is_ok()
+                    && let Some(messages) = messages
+                {
+                    read(messages, connection, until).await;
+                }
+            })
+        };
+        let place = &self.connection.place;
+        self.host
+            .spawn_apart("tenure-hints", Box::new(start))
+            .map_err(|error| error::no_thread(place, error))?;
+        let listens = told.await.map_err(|_| error::no_answer(place))?;
+        listens.map(|()| Reader(over)).map_err(|error| self.failed(error))
+    }
 }
 
-/// A task that reads messages until this is dropped.
+/// A thread that reads messages until this is dropped.
 struct Reader(Arc<End>);
 
 impl Drop for Reader {
@@ -204,7 +231,7 @@ async fn read(mut messages: PubSubStream, connection: Weak<Connection>, over: Ar
         };
         let Some(connection) = connection.upgrade() else { return };
         let Some(message) = message else { return connection.on_left() };
-        let said = connection::read_hint(message.get_channel_name().as_bytes(), message.get_payload_bytes());
+        let said = hints::read_hint(message.get_channel_name().as_bytes(), message.get_payload_bytes());
         said.into_iter().for_each(|hint| connection.channels.notifier.deliver(hint));
     }
 }

@@ -2,19 +2,22 @@
 
 use std::time::Duration;
 
-use tenure_core::{Adopt, Audience, ClaimAnswer, ErrorKind, Grant, Outcome, Renewal, WaitMode};
+use tenure_core::{
+    Adopt, Audience, ClaimAnswer, ErrorKind, Grant, Outcome, OwnerId, Renewal, WaitMode, WakeEvent,
+};
 use tenure_redis::{LINGER, LOOK};
 use tenure_testkit::{
     clock::Clock,
-    conformance::player::Player,
-    patience::{connections_that_impatience_costs, eventually},
+    conformance::player::{Player, fresh},
+    patience::{connections_that_impatience_costs, eventually, in_time},
     proxy::Proxy,
     redis::{Recipe, RedisServer},
 };
+use tokio::runtime::Builder;
 
 use crate::stage::{
     entry::{SHORT, claimant, let_in, passes, refusal},
-    redis,
+    hint, redis,
 };
 
 /// L8: a handle that only renews and releases, as the keeper's does, was connected while the gate was closed. It never looked
@@ -99,6 +102,55 @@ async fn an_open_connection_sees_that_its_server_followed_another_one_meanwhile(
     tokio::time::sleep(LOOK).await;
     passes(&refusal(&two).await, "was promoted and may never have received some locks");
     assert!(std::time::Instant::now() < held.believed_until(), "the test shows something");
+}
+
+/// L6: over RESP2 a task read the hints for all waiters of a process, in the runtime of the first one. Once that had ended or rested,
+/// no waiter was notified any more; under contention the process never had its turn.
+#[test]
+fn hints_come_after_the_runtime_of_the_first_waiter_has_ended_or_while_it_rests() {
+    let server = RedisServer::start();
+    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let lasting = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    for (has_ended, name) in [(true, "ended"), (false, "rests")] {
+        let first = runtime();
+        let backend = redis(&server.url("?guard=off&protocol=2"));
+        let player = Player::new(backend.clone(), &format!("first/{name}"));
+        lasting.block_on(backend.inspect(&player.claim.name)).unwrap();
+        first.block_on(player.enter());
+        let _rests = (!has_ended).then_some(first);
+        lasting.block_on(async {
+            let holder = Player::new(redis(&server.url("?guard=off")), name);
+            holder.enter().await;
+            let mut waiting = player.claim.clone();
+            (waiting.name, waiting.owner) = (holder.claim.name.clone(), another_owner(&player));
+            let mut hints = backend.wakes(waiting.owner.process(), Audience::Waiters);
+            let answer = backend.claim(&waiting).await.unwrap();
+            assert!(matches!(answer, ClaimAnswer::Queued { .. }), "{answer:?}");
+            holder.leave().await;
+            hint(&mut hints, waiting.owner).await;
+        });
+    }
+}
+
+/// The same where hints come over the connection of the requests: the runtime that has made it ends, and each waiter is notified of
+/// that.
+#[test]
+fn waiters_are_notified_when_the_runtime_ends_that_reads_their_connection() {
+    let server = RedisServer::start();
+    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, lasting) = (runtime(), runtime());
+    let backend = redis(&server.url("?guard=off"));
+    let player = Player::new(backend.clone(), "job");
+    first.block_on(player.enter());
+    let mut hints = backend.wakes(player.claim.owner.process(), Audience::Waiters);
+    drop(first);
+    let woken = lasting.block_on(in_time("a waiter is notified", Duration::from_secs(5), hints.next()));
+    assert_eq!(woken, WakeEvent::All);
+}
+
+/// Of the same process.
+fn another_owner(player: &Player) -> OwnerId {
+    OwnerId::from_random(player.claim.owner.process(), u128::from(fresh()).to_be_bytes())
 }
 
 /// L1. A holder that was led to the promoted server renewed there, while the old master went on for some seconds: there its

@@ -1,0 +1,487 @@
+//! `Cluster`: the nodes of a Redis Cluster, each over a connection of its own, and which of them has which slot.
+//!
+//! A request is sent once. It is sent elsewhere only if a node has said that it did not take it: `MOVED`, `ASK` or
+//! `TRYAGAIN`, before the first write of a script. What has no answer is unknown (L9): a driver that repeats it by itself
+//! would answer for the second copy, and a copy that is late would meet another lease of its owner (L4).
+
+use std::{
+    collections::HashMap,
+    fmt::Display,
+    future::ready,
+    iter::once,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use redis::{
+    Arg, AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind, Value,
+    aio::MultiplexedConnection,
+};
+use tenure_client::{Channels, Connections, End, Link, SingleFlight, StallDetector, url::HostPort};
+use tenure_core::{BackendError, locked};
+
+use crate::{
+    client::{ServerAddress, ServerRoute},
+    config::Topology,
+    error,
+    hints::on_push,
+    shared::RedisShared,
+};
+
+/// The nodes of a Cluster.
+pub(crate) struct Cluster {
+    shared: Arc<RedisShared>,
+    /// The node that hints are heard from. With its connection this one ends.
+    listener: Arc<ClusterNode>,
+    listening: (MultiplexedConnection, Arc<StallDetector>),
+    state: Mutex<ClusterState>,
+    /// A node was not reached, or may be no master any more: the nodes are asked anew who has which slot.
+    is_stale: Arc<AtomicBool>,
+    /// What is learnt is never wrong for long: the node that a request is sent to knows better.
+    refreshing: SingleFlight<RedisResult<()>>,
+}
+
+struct ClusterState {
+    nodes: HashMap<HostPort, Arc<ClusterNode>>,
+    /// By slot.
+    owners: Vec<Option<Arc<ClusterNode>>>,
+}
+
+/// One node, which is connected when it is asked something.
+struct ClusterNode {
+    at: HostPort,
+    links: Connections<NodeLink, RedisError>,
+}
+
+/// A connection to a node.
+struct NodeLink {
+    connection: MultiplexedConnection,
+    stall: Arc<StallDetector>,
+    end: Arc<End>,
+    hints: Arc<OnceLock<Hints>>,
+}
+
+/// Where hints go, and the end of the connection that they come over.
+type Hints = (Arc<Channels>, Arc<End>);
+
+/// A range of slots, and the master that has it.
+type SlotRange = (u16, u16, HostPort);
+
+/// Where a request that a node has not taken is sent next.
+enum Redirect {
+    Moved(u16, HostPort),
+    Ask(HostPort),
+    Again,
+}
+
+/// Nothing comes over a connection any more.
+fn leave(end: &End, hints: &OnceLock<Hints>) {
+    end.set();
+    if let Some((channels, end)) = hints.get()
+        && end.set()
+    {
+        channels.notify_all();
+    }
+}
+
+impl Link for NodeLink {
+    fn is_usable(&self) -> bool {
+        !self.end.is_over() && !self.stall.is_stalled()
+    }
+
+    fn on_left(&self) {
+        leave(&self.end, &self.hints);
+    }
+}
+
+impl NodeLink {
+    async fn connect(route: ServerRoute) -> RedisResult<Self> {
+        let (end, hints) = (Arc::<End>::default(), Arc::<OnceLock<Hints>>::default());
+        let ended = {
+            let (end, hints) = (end.clone(), hints.clone());
+            move || leave(&end, &hints)
+        };
+        let (to, at_end) = (hints.clone(), ended.clone());
+        let settings = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
+            match to.get() {
+                _ if push.kind == PushKind::Disconnection => at_end(),
+                Some((channels, end)) => on_push(push, channels, end),
+                None => {}
+            }
+            Ok::<(), ()>(())
+        });
+        let (connection, stall) = route.connect(settings, ended).await?;
+        Ok(Self { connection, stall, end, hints })
+    }
+
+    /// From here on hints come over it.
+    fn listen(&self, channels: &Arc<Channels>, end: &Arc<End>) {
+        self.hints.get_or_init(|| (channels.clone(), end.clone()));
+        if self.end.is_over() {
+            self.on_left();
+        }
+    }
+
+    /// A connection that is of no use is left: the next request makes another one.
+    fn on_error(&self, error: &RedisError) {
+        if error::is_of_no_use(error) {
+            self.on_left();
+        }
+    }
+
+    /// Sends a request, once.
+    async fn ask(&self, cmd: &Cmd, is_asking: bool) -> RedisResult<Value> {
+        let _awaited = self.stall.ask();
+        let mut connection = self.connection.clone();
+        if !is_asking {
+            return cmd.query_async(&mut connection).await;
+        }
+        // In one write: the word counts for the next request of this connection.
+        let mut together = redis::pipe();
+        together.add_command(redis::cmd("ASKING")).add_command(cmd.clone());
+        let mut answers = connection.send_packed_commands(&together, 0, 2).await?;
+        answers.pop().unwrap_or(Value::Nil).extract_error()
+    }
+
+    async fn slots(&self, at: &HostPort) -> RedisResult<Vec<SlotRange>> {
+        let mut cmd = redis::cmd("CLUSTER");
+        let answer = self.ask(cmd.arg("SLOTS"), false).await?;
+        let Value::Array(ranges) = answer else { return Ok(Vec::new()) };
+        Ok(ranges.iter().filter_map(|range| slot_range(range, &at.0)).collect())
+    }
+}
+
+impl ClusterNode {
+    /// With its connection, if there is one. Where another one is made, `is_stale` is set: the node may have been replaced.
+    fn new(
+        shared: &Arc<RedisShared>,
+        at: HostPort,
+        link: Option<NodeLink>,
+        is_stale: &Arc<AtomicBool>,
+    ) -> Arc<Self> {
+        let (first, host, is_stale) = (Mutex::new(link), shared.host.clone(), is_stale.clone());
+        let (shared, to, was_opened) = (shared.clone(), at.clone(), AtomicBool::new(false));
+        let open = move || {
+            if was_opened.swap(true, Ordering::Relaxed) {
+                is_stale.store(true, Ordering::Relaxed);
+            }
+            if let Some(link) = locked(&first).take() {
+                return Box::pin(ready(Ok(link))) as _;
+            }
+            // The password is that of now.
+            let address = ServerAddress::Host(to.0.clone(), to.1);
+            let route = ServerRoute::new(&shared.config, &shared.host, address, true);
+            Box::pin(async move {
+                let route = route.map_err(unreached)?;
+                NodeLink::connect(route).await.map_err(unreached)
+            }) as _
+        };
+        Arc::new(Self { at, links: Connections::new(host, open) })
+    }
+
+    async fn slots(&self) -> RedisResult<Vec<SlotRange>> {
+        let link = self.links.get().await?;
+        link.slots(&self.at).await.inspect_err(|error| link.on_error(error))
+    }
+}
+
+/// Nothing was sent: a node that refuses a login may be in the midst of a change, since another one has accepted it.
+fn unreached(error: impl Display) -> RedisError {
+    redis::make_extension_error(error::UNREACHED.to_owned(), Some(error.to_string()))
+}
+
+impl Cluster {
+    /// Connects to the named nodes at the same time, and keeps the first one that knows the others.
+    pub(crate) async fn open(
+        shared: &Arc<RedisShared>,
+        channels: &Arc<Channels>,
+        end: &Arc<End>,
+    ) -> Result<Arc<Self>, BackendError> {
+        let Topology::Cluster(named) = &shared.config.topology else {
+            unreachable!("BUG: there is no Cluster")
+        };
+        let place = shared.config.place_name();
+        let connect = async |at: &HostPort| {
+            let address = ServerAddress::Host(at.0.clone(), at.1);
+            let route = ServerRoute::new(&shared.config, &shared.host, address, true)?;
+            let connected = async {
+                let link = NodeLink::connect(route).await?;
+                let ranges = link.slots(at).await?;
+                Ok((at.clone(), link, ranges))
+            };
+            connected.await.map_err(|error| error::connecting(&place, error))
+        };
+        let mut connecting: FuturesUnordered<_> = named.iter().map(connect).collect();
+        let mut failed = error::no_answer(&place);
+        while let Some(connected) = connecting.next().await {
+            match connected {
+                Ok((at, link, ranges)) => {
+                    link.listen(channels, end);
+                    return Ok(Self::of(shared, at, link, &ranges));
+                }
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    fn of(shared: &Arc<RedisShared>, at: HostPort, link: NodeLink, ranges: &[SlotRange]) -> Arc<Self> {
+        let listening = (link.connection.clone(), link.stall.clone());
+        let is_stale = Arc::<AtomicBool>::default();
+        let listener = ClusterNode::new(shared, at, Some(link), &is_stale);
+        let state = ClusterState { nodes: HashMap::new(), owners: vec![None; usize::from(SLOTS)] };
+        let cluster = Self {
+            shared: shared.clone(),
+            listener,
+            listening,
+            state: Mutex::new(state),
+            is_stale,
+            refreshing: SingleFlight::new(shared.host.clone()),
+        };
+        cluster.learn(ranges);
+        Arc::new(cluster)
+    }
+
+    /// The node that hints are heard from is dead or stuck.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.listening.1.is_stalled()
+    }
+
+    pub(crate) async fn subscribe(&self, channel: &str) -> RedisResult<()> {
+        self.listening.0.clone().subscribe(channel).await
+    }
+
+    /// The masters, as they are now.
+    pub(crate) async fn masters(self: &Arc<Self>) -> RedisResult<Vec<HostPort>> {
+        self.refresh().await?;
+        let state = locked(&self.state);
+        let mut masters: Vec<HostPort> = Vec::new();
+        for owner in state.owners.iter().flatten() {
+            if !masters.contains(&owner.at) {
+                masters.push(owner.at.clone());
+            }
+        }
+        Ok(masters)
+    }
+
+    /// Asks one node.
+    pub(crate) async fn ask_at(&self, at: &HostPort, cmd: &Cmd) -> RedisResult<Value> {
+        let link = self.node(at).links.get().await?;
+        link.ask(cmd, false).await.inspect_err(|error| link.on_error(error))
+    }
+
+    /// Asks the node that has the lock.
+    pub(crate) async fn ask(self: &Arc<Self>, cmd: &Cmd) -> RedisResult<Value> {
+        if self.is_stale.load(Ordering::Relaxed) {
+            // What is known may still be right.
+            let _ = Box::pin(self.refresh()).await;
+        }
+        let slot = key_of(cmd).map(slot_of);
+        let (mut node, mut is_asking) = (self.owner(slot), false);
+        let mut pauses = PAUSES_MS.into_iter().map(Duration::from_millis);
+        loop {
+            let link = node.links.get().await.inspect_err(|_| self.suspect())?;
+            let error = match link.ask(cmd, is_asking).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let Some(redirect) = redirect(&error, &node.at.0) else {
+                link.on_error(&error);
+                if error::leaves(&error) {
+                    self.suspect();
+                }
+                return Err(error);
+            };
+            let Some(pause) = pauses.next() else { return Err(unsettled(&error)) };
+            if !pause.is_zero() {
+                let host = &self.shared.host;
+                host.sleep_until(host.now() + pause).await;
+            }
+            is_asking = matches!(redirect, Redirect::Ask(_));
+            node = match redirect {
+                Redirect::Moved(slot, at) => self.moved(slot, &at),
+                Redirect::Ask(at) => self.node(&at),
+                Redirect::Again => self.owner(slot),
+            };
+        }
+    }
+
+    /// The next request asks who has which slot.
+    fn suspect(&self) {
+        self.is_stale.store(true, Ordering::Relaxed);
+    }
+
+    fn node(&self, at: &HostPort) -> Arc<ClusterNode> {
+        if *at == self.listener.at {
+            return self.listener.clone();
+        }
+        let mut state = locked(&self.state);
+        let node = state.nodes.entry(at.clone());
+        node.or_insert_with(|| ClusterNode::new(&self.shared, at.clone(), None, &self.is_stale)).clone()
+    }
+
+    /// Of a slot that no node is known to have, the one that is connected is asked.
+    fn owner(&self, slot: Option<u16>) -> Arc<ClusterNode> {
+        let state = locked(&self.state);
+        let owner = slot.and_then(|slot| state.owners[usize::from(slot)].clone());
+        owner.unwrap_or_else(|| self.listener.clone())
+    }
+
+    fn moved(&self, slot: u16, to: &HostPort) -> Arc<ClusterNode> {
+        let node = self.node(to);
+        if let Some(owner) = locked(&self.state).owners.get_mut(usize::from(slot)) {
+            *owner = Some(node.clone());
+        }
+        node
+    }
+
+    fn learn(&self, ranges: &[SlotRange]) {
+        let mut owners = vec![None; usize::from(SLOTS)];
+        for (first, last, at) in ranges {
+            let node = self.node(at);
+            owners[usize::from(*first)..=usize::from(*last)].fill(Some(node));
+        }
+        let mut state = locked(&self.state);
+        state.nodes.retain(|at, _| ranges.iter().any(|(.., known)| known == at));
+        state.owners = owners;
+    }
+
+    /// Asks all nodes who has which slot; the first answer counts. One that is behind is corrected by the next `MOVED`.
+    async fn refresh(self: &Arc<Self>) -> RedisResult<()> {
+        let refresh = || {
+            let this = self.clone();
+            Box::pin(async move {
+                this.is_stale.store(false, Ordering::Relaxed);
+                let nodes: Vec<_> = locked(&this.state).nodes.values().cloned().collect();
+                let mut asked: FuturesUnordered<_> = once(this.listener.clone())
+                    .chain(nodes)
+                    .map(async |node: Arc<ClusterNode>| node.slots().await)
+                    .collect();
+                let mut failed = unreached("no node answers");
+                while let Some(answer) = asked.next().await {
+                    match answer {
+                        Ok(ranges) => return Ok(this.learn(&ranges)),
+                        Err(error) => failed = error,
+                    }
+                }
+                this.suspect();
+                Err(failed)
+            }) as _
+        };
+        self.refreshing.join(refresh).await
+    }
+}
+
+/// The nodes send a request to and fro, or the slot is being moved: nothing was done, and it passes.
+fn unsettled(error: &RedisError) -> RedisError {
+    redis::make_extension_error(error::UNSETTLED.to_owned(), Some(error.to_string()))
+}
+
+/// Where a request goes that this node has not taken. Without a host it is at the host of the one that says so.
+fn redirect(error: &RedisError, host: &str) -> Option<Redirect> {
+    let redis::ErrorKind::Server(kind) = error.kind() else { return None };
+    let to = || {
+        let (to, slot) = error.redirect_node()?;
+        let (named, port) = to.rsplit_once(':')?;
+        Some((slot, (host_or(named, host), port.parse().ok()?)))
+    };
+    match kind {
+        ServerErrorKind::Moved => to().map(|(slot, at)| Redirect::Moved(slot, at)),
+        ServerErrorKind::Ask => to().map(|(_, at)| Redirect::Ask(at)),
+        ServerErrorKind::TryAgain => Some(Redirect::Again),
+        _ => None,
+    }
+}
+
+fn host_or(named: &str, known: &str) -> String {
+    if named.is_empty() || named == "?" { known.to_owned() } else { named.to_owned() }
+}
+
+/// One of `CLUSTER SLOTS`: `first, last, [host, port, …], replicas …`. A node without a host is at the one that was asked.
+fn slot_range(range: &Value, asked: &str) -> Option<SlotRange> {
+    let Value::Array(range) = range else { return None };
+    let [first, last, Value::Array(master), ..] = range.as_slice() else { return None };
+    let slot =
+        |value: &Value| redis::from_redis_value::<u16>(value.clone()).ok().filter(|slot| *slot < SLOTS);
+    let host: Option<String> = redis::from_redis_value(master.first()?.clone()).ok()?;
+    let port: u16 = redis::from_redis_value(master.get(1)?.clone()).ok()?;
+    let (first, last) = (slot(first)?, slot(last)?);
+    (first <= last).then(|| (first, last, (host_or(&host.unwrap_or_default(), asked), port)))
+}
+
+/// The first key of a script, or of what `doctor` asks. Of a word that is no key each node is right.
+fn key_of(cmd: &Cmd) -> Option<&[u8]> {
+    let word = |at| match cmd.args_iter().nth(at) {
+        Some(Arg::Simple(word)) => Some(word),
+        _ => None,
+    };
+    word(if word(0)?.starts_with(b"EVAL") { 3 } else { 1 })
+}
+
+/// The slot of a key: CRC16 (XMODEM) of what stands between its first braces, or of all of it.
+fn slot_of(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let inside = &key[open + 1..];
+        let close = inside.iter().position(|byte| *byte == b'}')?;
+        (close > 0).then(|| &inside[..close])
+    });
+    let shift = |sum: u16, bit: u16| (sum << 1) ^ (if (sum >> 15) ^ bit == 1 { 0x1021 } else { 0 });
+    let byte = |sum, byte: &u8| (0..8).rev().fold(sum, |sum, at| shift(sum, u16::from(byte >> at & 1)));
+    tag.unwrap_or(key).iter().fold(0, byte) % SLOTS
+}
+
+const SLOTS: u16 = 16_384;
+/// Before a request is sent elsewhere: a slot that has moved costs one more round trip, nodes that do not agree yet are
+/// asked for half a second. Then the caller asks again.
+const PAUSES_MS: [u64; 7] = [0, 0, 10, 30, 60, 120, 240];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By `CLUSTER KEYSLOT`.
+    #[test]
+    fn a_key_has_the_slot_that_redis_says() {
+        for (key, slot) in [
+            ("foo", 12182),
+            ("bar", 5061),
+            ("", 0),
+            ("123456789", 12739),
+            ("x{foo}y", 12182),
+            ("{foo}{bar}", 12182),
+            ("{}foo", slot_of(b"{}foo")),
+        ] {
+            assert_eq!(slot_of(key.as_bytes()), slot, "{key}");
+        }
+        assert_ne!(slot_of(b"{}foo"), slot_of(b"foo"));
+    }
+
+    #[test]
+    fn a_redirect_names_the_node_or_means_the_one_that_says_so() {
+        let to = |error: &str| {
+            let (code, detail) = error.split_once(' ').unwrap();
+            let bytes = format!("-{code} {detail}\r\n");
+            let error = redis::parse_redis_value(bytes.as_bytes()).unwrap().extract_error().unwrap_err();
+            match redirect(&error, "asked") {
+                Some(Redirect::Moved(slot, (host, port))) => format!("moved {slot} {host} {port}"),
+                Some(Redirect::Ask((host, port))) => format!("ask {host} {port}"),
+                Some(Redirect::Again) => "again".to_owned(),
+                None => "no".to_owned(),
+            }
+        };
+        for (error, expected) in [
+            ("MOVED 3999 10.0.0.1:6381", "moved 3999 10.0.0.1 6381"),
+            ("MOVED 3999 :6381", "moved 3999 asked 6381"),
+            ("MOVED 3999 ::1:6381", "moved 3999 ::1 6381"),
+            ("ASK 3999 node:6381", "ask node 6381"),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", "again"),
+            ("CLUSTERDOWN The cluster is down", "no"),
+        ] {
+            assert_eq!(to(error), expected, "{error}");
+        }
+    }
+}
