@@ -15,10 +15,13 @@
 //! ```text
 //! last acknowledgement + 1.1 s (lag counts whole seconds) + GRACE + LOOK + max_ttl ≤ promotion + max_ttl + LINGER
 //! ```
+//!
+//! `LOOK` is the time from when the replicas were asked for to when the claim began, from which its holder counts: see
+//! [`is_recent`]. It is not the time that the answer took.
 
 use std::{fmt, time::Duration};
 
-use tenure_core::Adopt;
+use tenure_core::{Adopt, Moment};
 
 use crate::config::{Config, GuardMode};
 
@@ -32,7 +35,7 @@ pub(crate) const NEWER: &str = "format=";
 /// costs nothing.
 pub const GRACE: Duration = Duration::from_secs(7);
 
-/// How long a client believes what it saw of the replicas, from before it asked.
+/// How long a client believes what it saw of the replicas, from before they were asked for: see [`is_recent`].
 pub const LOOK: Duration = Duration::from_secs(1);
 
 /// How long a master may go on granting after another one was promoted: `GRACE`, `LOOK`, and what a lag in
@@ -323,6 +326,14 @@ pub fn is_alone(now: Duration, acked: Option<Duration>, before: Option<Duration>
     // After a step back of the clock nothing is known from before.
     let last = acked.max(before.filter(|at| *at <= now));
     (acked.is_some() || before.is_some()) && last.is_none_or(|at| now.saturating_sub(at) > GRACE)
+}
+
+/// Whether what was seen of the replicas, asked for at `asked`, is recent enough for a claim or a renewal that `began` then.
+///
+/// A lease counts from when its request began. So what was asked for after that is recent however late it is answered; what
+/// another caller had asked for before is as old as it was then, even if it is answered now.
+pub fn is_recent(asked: Moment, began: Moment) -> bool {
+    asked.elapsed(began) < LOOK
 }
 
 /// The settings of the record and those of this client, as text.

@@ -24,7 +24,7 @@ use crate::{
     error,
     guard::{
         self, ClientRefusal, Decision, LINGER, LOOK, Predecessor, ServerFacts, ServerRecord, Terms, Why,
-        renewals_wait,
+        is_recent, renewals_wait,
     },
     script::{Reply, number},
     sentinel,
@@ -53,15 +53,15 @@ pub(crate) struct Health {
     state: Mutex<HealthState>,
     /// Two, for one that waits for a check has not looked at the replicas: a server that stands alone renews
     /// nothing.
-    checking: SingleFlight<Result<bool, BackendError>>,
-    looking: SingleFlight<Result<bool, BackendError>>,
+    checking: SingleFlight<Result<(), BackendError>>,
+    looking: SingleFlight<Result<(), BackendError>>,
 }
 
 struct HealthState {
     fitness: Fitness,
     /// The longest lease that the server grants to this client.
     max_ttl: Duration,
-    /// When it was asked last whether it has its replicas, if it had: see [`guard::is_alone`].
+    /// When it was asked last whether it has its replicas, if it had: see [`guard::is_alone`] and [`is_recent`].
     looked: Option<Moment>,
 }
 
@@ -148,32 +148,33 @@ impl Health {
     pub(crate) async fn ensure_fit(
         self: &Arc<Self>,
         purpose: FitFor,
-        mut now: Moment,
+        began: Moment,
     ) -> Result<Gate, BackendError> {
-        let mut has_looked = false;
-        for _ in 0..TRIES {
-            let refresh = match self.next_step(purpose, now, has_looked)? {
+        let (mut tries, mut now) = (0..=TRIES, began);
+        loop {
+            let refresh = match self.next_step(purpose, (began, now))? {
                 NextStep::GoOn(gate) => return Ok(gate),
                 NextStep::Refresh(refresh) => refresh,
             };
-            // In a box what is rare: the futures of most requests stay small.
+            if tries.next().is_none() {
+                return Err(Fitness::Unknown.refusal(&self.connection.place, now));
+            }
+            // In a box what is rare: the futures of most requests stay small. What others have asked before is taken if it is
+            // recent for this request.
             let flight = if refresh == Refresh::Check { &self.checking } else { &self.looking };
-            has_looked |= Box::pin(flight.join(|| Box::pin(self.clone().refresh(refresh)))).await?;
+            Box::pin(flight.join(|| Box::pin(self.clone().refresh(refresh)))).await?;
             now = self.shared.host.now();
         }
-        Err(Fitness::Unknown.refusal(&self.connection.place, now))
     }
 
-    /// One that `has_looked` at the replicas need not look again, however long that took.
-    fn next_step(&self, purpose: FitFor, now: Moment, has_looked: bool) -> Result<NextStep, BackendError> {
+    fn next_step(&self, purpose: FitFor, (began, now): (Moment, Moment)) -> Result<NextStep, BackendError> {
         let (state, config) = (locked(&self.state), &self.shared.config);
-        let has_looked = has_looked
-            || purpose == FitFor::HandOff
+        let has_looked = purpose == FitFor::HandOff
             || config.is_cluster()
             || config.guard == GuardMode::Off
             // One request more in each `LOOK`, even on a server that never had a replica: only the server knows
             // whether it had one.
-            || state.looked.is_some_and(|at| at.elapsed(now) < LOOK);
+            || state.looked.is_some_and(|asked| is_recent(asked, began));
         state.next_step(purpose, now, has_looked, &self.connection.place)
     }
 
@@ -192,12 +193,12 @@ impl Health {
         self.ensure_fit(FitFor::HandOff, self.shared.host.now()).await.map(drop)
     }
 
-    /// True if the server has its replicas, in the history for which it was found fit.
-    async fn refresh(self: Arc<Self>, refresh: Refresh) -> Result<bool, BackendError> {
+    /// Checks the server, or looks whether it has its replicas, in the history for which it was found fit.
+    async fn refresh(self: Arc<Self>, refresh: Refresh) -> Result<(), BackendError> {
         if let Refresh::LookAtReplicas = refresh
             && self.look_at_replicas().await?
         {
-            return Ok(true);
+            return Ok(());
         }
         let checked = HealthState::checked(&self.shared, &self.connection).await;
         // A server that is no master any more, say: the next request looks for another one.
@@ -205,7 +206,7 @@ impl Health {
             self.connection.on_left();
         }
         *locked(&self.state) = checked?;
-        Ok(false)
+        Ok(())
     }
 
     /// False if its history is another one than that for which it was found fit. Fails on a master that lost

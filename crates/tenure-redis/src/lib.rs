@@ -23,5 +23,5 @@ pub use backend::Redis;
 pub use config::{Config, ConfigError, GuardMode, Topology};
 pub use guard::{
     ClientRefusal, Decision, GRACE, LINGER, LOOK, Predecessor, ServerFacts, ServerRecord, Terms, Why, decide,
-    is_alone, renewals_wait,
+    is_alone, is_recent, renewals_wait,
 };

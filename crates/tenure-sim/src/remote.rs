@@ -12,7 +12,8 @@ use tenure_core::{
     Moment, Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal,
     Restart, Sharing, WakeStream, WakeSupport, locked,
 };
-use tenure_redis::{LOOK, Terms};
+use tenure_redis::{LOOK, Terms, is_recent};
+use tokio::sync::watch;
 
 use crate::{
     history::{Machine, NodeId},
@@ -34,7 +35,12 @@ pub(crate) struct Remote {
     known: Arc<Mutex<Known>>,
     listeners: Arc<Mutex<Vec<ProcessId>>>,
     session: Mutex<Option<Session>>,
+    /// The look at the replicas that is under way, over which connection.
+    looking: Mutex<Option<(Wire, watch::Receiver<Option<Looked>>)>>,
 }
+
+/// What a look came to.
+type Looked = Result<(), BackendError>;
 
 /// A connection, and what is believed of the gate.
 #[derive(Clone)]
@@ -103,8 +109,8 @@ impl Remote {
     ) -> Self {
         let kind = locked(&world.nodes[address]).kind;
         let seen = Arc::new(Mutex::new(Seen { served, ..Seen::default() }));
-        let (known, listeners, session) = Default::default();
-        Self { world, host, machine, address, kind, terms, seen, known, listeners, session }
+        let (known, listeners, session, looking) = Default::default();
+        Self { world, host, machine, address, kind, terms, seen, known, listeners, session, looking }
     }
 
     fn sharing(&self) -> Self {
@@ -115,6 +121,7 @@ impl Remote {
             known: self.known.clone(),
             listeners: self.listeners.clone(),
             session: Mutex::default(),
+            looking: Mutex::default(),
             ..*self
         }
     }
@@ -167,9 +174,30 @@ impl Remote {
 
     /// The connection; what was seen of the replicas of its server is believed for so long only.
     async fn fresh(&self) -> Result<Session, BackendError> {
-        let session = self.session().await?;
-        let is_old = session.looked_at.elapsed(self.host.now()) >= LOOK;
-        if is_old && self.kind != Kind::Store { self.look(Some(session.wire)).await } else { Ok(session) }
+        let began = self.host.now();
+        loop {
+            let session = self.session().await?;
+            if self.kind == Kind::Store || is_recent(session.looked_at, began) {
+                return Ok(session);
+            }
+            self.join_look(session.wire).await?;
+        }
+    }
+
+    /// Looks at the replicas, or takes the answer of the caller that is looking.
+    async fn join_look(&self, wire: Wire) -> Looked {
+        let mut under_way = locked(&self.looking)
+            .clone()
+            .filter(|(at, told)| *at == wire && told.borrow().is_none() && told.has_changed().is_ok());
+        if let Some((_, told)) = &mut under_way {
+            // The caller may be gone: the next one looks.
+            return told.wait_for(Option::is_some).await.map_or(Ok(()), |it| it.clone().unwrap_or(Ok(())));
+        }
+        let (tell, told) = watch::channel(None);
+        *locked(&self.looking) = Some((wire, told));
+        let looked = self.look(Some(wire)).await.map(drop);
+        tell.send_replace(Some(looked.clone()));
+        looked
     }
 
     fn learn(&self, gate: &Arc<str>, reply: &Reply) {
