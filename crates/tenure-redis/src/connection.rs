@@ -5,8 +5,7 @@
 use std::sync::Arc;
 
 use redis::{
-    AsyncConnectionConfig, Cmd, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError,
-    RedisResult, Value, aio::MultiplexedConnection,
+    AsyncConnectionConfig, Cmd, PushInfo, RedisError, RedisResult, Value, aio::MultiplexedConnection,
 };
 use tenure_client::{Channels, End, StallDetector};
 use tenure_core::{BackendError, locked};
