@@ -285,3 +285,16 @@ async fn an_idle_lease_that_has_ended_is_forgotten() {
     let shown = format!("{:?}", actor.locks);
     assert!(shown.contains("leases: 0, local_queues: 0"), "{shown}");
 }
+
+/// One that asks once is behind a waiter of its process, whose claim is not answered yet: the lock is busy, and the store has not failed.
+#[tokio::test(start_paused = true)]
+async fn who_asks_once_behind_a_claim_that_is_under_way_is_refused() {
+    let stage = Stage::new();
+    let actor = process(&stage).await;
+    actor.gates.plan(Verb::Claim, &[Gate::Slow(ms(100))], Gate::Open);
+    let lock = idle(&actor);
+    let first = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    pass(ms(10)).await;
+    assert!(idle(&actor).try_acquire().await.unwrap().is_none());
+    first.await.unwrap().release().await.unwrap();
+}

@@ -261,7 +261,7 @@ impl LocalWaiter<'_> {
                     now = host.now();
                     self.lock().pass_over_the_first(self.number, now);
                 }
-                () = &mut timed_out => return Err(self.lock().refuse(self.number, began, host.now())),
+                () = &mut timed_out => return Err(self.lock().refuse(self.number, (began, budget), host.now())),
             }
         }
     }
@@ -560,14 +560,19 @@ impl LocalQueue {
     }
 
     /// Why a waiter that has waited here since `began` gets nothing: the store fails; other owners had the lock; or
-    /// the store has answered no waiter, and nothing is known.
-    fn refuse(&mut self, number: u64, began: Moment, now: Moment) -> AcquireError {
+    /// the store has answered no waiter, and nothing is known. One that asks once is refused by the waiter ahead.
+    fn refuse(
+        &mut self,
+        number: u64,
+        (began, budget): (Moment, Option<Duration>),
+        now: Moment,
+    ) -> AcquireError {
         self.see_whether_busy(now);
-        let waited = began.elapsed(now);
+        let (waited, asks_once) = (began.elapsed(now), budget.is_some_and(|budget| budget.is_zero()));
         if let Some(error) = self.failure(now, Duration::ZERO) {
             return AcquireError::Store(error);
         }
-        if !self.was_busy_since(began) {
+        if !asks_once && !self.was_busy_since(began) {
             return AcquireError::Store(unanswered(waited));
         }
         let WaitStatus { ahead, holder, .. } = self.shown_to(number);
