@@ -41,6 +41,7 @@ const RULES: &[(&str, Rule)] = &[
     ("no test is left out", test_programs::left_out),
     ("time, tasks and threads come through the Host", doors::clocks_and_tasks),
     ("every law is cited by code and by a test", laws::cited),
+    ("every page of evidence can be read", evidence::is_data),
     ("every test that the evidence names is there", evidence::is_there),
     ("the API says what cancelling and dropping do", docs::of_api),
     ("the public API is listed", api::listed),

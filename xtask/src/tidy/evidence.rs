@@ -13,14 +13,28 @@ pub(crate) fn is_there(house: &House<'_>) -> Vec<Violation> {
     let functions = house.rust.iter().flat_map(|file| file.lines()).filter_map(|line| function(line.text));
     let mutants = house.texts.keys().filter_map(|path| path.strip_prefix(MUTANTS)?.strip_suffix(".toml"));
     let known: HashSet<&str> = functions.chain(mutants).collect();
-    let pages = house.texts.iter().filter(|(path, _)| path.starts_with(PAGES) && path.ends_with(".toml"));
-    pages
+    pages(house)
         .flat_map(|(path, text)| text.lines().enumerate().map(move |(index, line)| (path, index + 1, line)))
         .filter(|(_, _, line)| line.starts_with("test = "))
         .flat_map(|(path, number, line)| names(line).map(move |name| (path, number, name)))
         .filter(|(_, _, name)| !known.contains(name))
         .map(|(path, number, name)| Violation::new(path, number, format!("no test is named {name}")))
         .collect()
+}
+
+/// Every page of data is TOML: a merge may lose the head of a row.
+pub(crate) fn is_data(house: &House<'_>) -> Vec<Violation> {
+    pages(house)
+        .filter_map(|(path, text)| {
+            let error = text.parse::<toml::Table>().err()?;
+            let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+            Some(Violation::new(path, line, error.message()))
+        })
+        .collect()
+}
+
+fn pages<'a>(house: &'a House<'_>) -> impl Iterator<Item = (&'a String, &'a String)> {
+    house.texts.iter().filter(|(path, _)| path.starts_with(PAGES) && path.ends_with(".toml"))
 }
 
 /// The name of the function that begins on this line.
@@ -54,6 +68,13 @@ mod tests {
             "test = \"`a_lock_is_held`, `it_is_free_again`, `token_not_minted`, `faults.rs`, `step_back`\"\n";
         let mutant = ("crates/tenure-sim/mutants/token_not_minted.toml", "");
         assert!(judge(is_there, &[(PAGE, page), CODE, mutant]).is_empty());
+    }
+
+    #[test]
+    fn a_row_without_its_head_is_found() {
+        assert!(judge(is_data, &[(PAGE, "[[row]]\nwhat = 1\n\n[[row]]\nwhat = 2\n")]).is_empty());
+        let broken = judge(is_data, &[(PAGE, "[[row]]\nwhat = 1\nwhat = 2\n")]);
+        assert!(broken.len() == 1 && broken[0].starts_with("docs/evidence/a.toml:"), "{broken:?}");
     }
 
     #[test]
