@@ -60,6 +60,13 @@ pub(crate) fn alone(place: &str, server: &str) -> BackendError {
     BackendError::new(Invalid, NotApplied, message).with("zookeeper", place)
 }
 
+/// None of several servers has said whether it runs alone, though one of them serves.
+pub(crate) fn untold(place: &str) -> BackendError {
+    let message = "no server of the URL says in time whether it is a member of an ensemble; if this lasts, allow the word srvr \
+                   there (4lw.commands.whitelist)";
+    BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place)
+}
+
 /// The session ended before anything was sent.
 pub(crate) fn over(place: &str) -> BackendError {
     let message = "the ZooKeeper session has ended; the next attempt opens a new one";

@@ -2,14 +2,13 @@
 
 use std::{
     collections::HashMap,
-    pin::pin,
     sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
 use futures_util::{
     StreamExt,
-    future::{Either, select},
+    future::{Either, join, select},
     stream::FuturesUnordered,
 };
 use tenure_client::url::shown;
@@ -134,11 +133,11 @@ impl Drop for SessionPool {
     }
 }
 
-/// Begins a session, and looks at the same time whether the servers of the URL are one ensemble. One that does not
-/// answer in that time is asked when the next session begins, as is one that is put in the place of another.
+/// Begins a session, and looks at the same time whether the servers of the URL are one ensemble. One that is put in
+/// the place of another is asked when the next session begins.
 ///
 /// # Errors
-/// If one of the servers runs alone beside others, or no session can be opened.
+/// If one of the servers runs alone beside others, none says what it is, or no session can be opened.
 async fn open(
     config: &Config,
     credentials: &Credentials,
@@ -147,23 +146,16 @@ async fn open(
 ) -> Result<(Client, Moment), BackendError> {
     let looking = async {
         match config.hosts.len() {
-            1 => None,
-            _ => words::standalone(config, host).await,
+            1 => Ok(true),
+            _ => words::are_one(config, host).await,
         }
     };
-    let (begun, alone) = match select(pin!(begin(config, credentials, host, ttl)), pin!(looking)).await {
-        Either::Left((begun, looking)) => match select(looking, host.sleep_until(host.now() + SILENCE)).await
-        {
-            Either::Left((alone, _)) => (begun, alone),
-            Either::Right(_) => (begun, None),
-        },
-        Either::Right((Some(alone), _)) => return Err(error::alone(&config.place_name(), &shown(alone))),
-        Either::Right((None, begun)) => (begun.await, None),
-    };
-    match (begun, alone) {
-        (_, Some(alone)) => Err(error::alone(&config.place_name(), &shown(alone))),
-        (Ok(begun), None) => Ok(begun),
-        (Err(error), None) => Err(refused(config, host, error).await),
+    let (begun, is_one) = join(begin(config, credentials, host, ttl), looking).await;
+    match (is_one, begun) {
+        (Err(alone), _) => Err(error::alone(&config.place_name(), &shown(alone))),
+        (_, Err(error)) => Err(refused(config, host, error).await),
+        (Ok(false), Ok(_)) => Err(error::untold(&config.place_name())),
+        (Ok(true), Ok(begun)) => Ok(begun),
     }
 }
 

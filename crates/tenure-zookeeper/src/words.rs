@@ -1,10 +1,10 @@
 //! What servers say of themselves in four-letter words, which may be turned off; all but `srvr` are by default.
 
-use std::time::Duration;
+use std::{future::pending, time::Duration};
 
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use tenure_client::url::HostPort;
-use tenure_core::Host;
+use tenure_core::{BoxFuture, Host};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{config::Config, wire};
@@ -46,6 +46,15 @@ pub(crate) async fn asked(config: &Config, host: &dyn Host) -> Vec<ServerSetting
 
 /// The answer of a server to a four-letter word.
 async fn word(config: &Config, server: &HostPort, word: &str, host: &dyn Host) -> Option<String> {
+    word_within(PATIENCE, (config, server), word, host).await
+}
+
+async fn word_within(
+    patience: Duration,
+    (config, server): (&Config, &HostPort),
+    word: &str,
+    host: &dyn Host,
+) -> Option<String> {
     let ask = async {
         let mut stream = wire::open(config, server).await.ok()?;
         stream.write_all(word.as_bytes()).await.ok()?;
@@ -55,25 +64,64 @@ async fn word(config: &Config, server: &HostPort, word: &str, host: &dyn Host) -
     };
     tokio::select! {
         answer = ask => answer,
-        () = host.sleep_until(host.now() + PATIENCE) => None,
+        () = host.sleep_until(host.now() + patience) => None,
     }
 }
 
-/// A server that runs alone, in no ensemble; `None` if none of those that answer does.
-pub(crate) async fn standalone<'a>(config: &'a Config, host: &dyn Host) -> Option<&'a HostPort> {
-    let ask = |server| async move {
-        let settings = ServerSettings::read(&word(config, server, "srvr", host).await?, "")?;
-        settings.is_standalone.then_some(server)
-    };
-    let mut answers: FuturesUnordered<_> = config.hosts.iter().map(ask).collect();
-    while let Some(answer) = answers.next().await {
-        if answer.is_some() {
-            return answer;
+/// What a server says of the ensemble that it is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Member,
+    /// It runs alone, in no ensemble.
+    Alone,
+    /// It may not say.
+    Untold,
+    /// It cannot be reached, or does not serve yet.
+    Silent,
+}
+
+impl Role {
+    fn read(srvr: Option<&str>) -> Self {
+        match srvr.map(|srvr| (srvr, ServerSettings::read(srvr, ""))) {
+            Some((_, Some(settings))) if settings.is_standalone => Self::Alone,
+            Some((_, Some(_))) => Self::Member,
+            Some((srvr, None)) if !srvr.contains("not currently serving") => Self::Untold,
+            _ => Self::Silent,
         }
     }
-    None
 }
 
+/// Whether the servers of a URL are one ensemble. False if none of them says what it is, which is no answer: each may
+/// run alone. A member is believed unless another server says otherwise soon, so that one that hangs delays nobody.
+///
+/// # Errors
+/// The server that runs alone.
+pub(crate) async fn are_one<'a>(config: &'a Config, host: &dyn Host) -> Result<bool, &'a HostPort> {
+    let ask = |server| async move {
+        let srvr = word_within(config.connect_timeout, (config, server), "srvr", host).await;
+        (server, Role::read(srvr.as_deref()))
+    };
+    let mut answers: FuturesUnordered<_> = config.hosts.iter().map(ask).collect();
+    let (mut is_told, mut over): (bool, BoxFuture<'static, ()>) = (false, Box::pin(pending()));
+    loop {
+        tokio::select! {
+            biased;
+            answer = answers.next() => match answer {
+                None => return Ok(is_told),
+                Some((server, Role::Alone)) => return Err(server),
+                Some((_, Role::Silent)) => {}
+                Some((_, Role::Member | Role::Untold)) if is_told => {}
+                Some((_, Role::Member | Role::Untold)) => {
+                    (is_told, over) = (true, host.sleep_until(host.now() + SOON));
+                }
+            },
+            () = &mut over => return Ok(true),
+        }
+    }
+}
+
+/// How long the other servers have to say that they run alone, once one has said that it does not.
+const SOON: Duration = Duration::from_millis(150);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes of an answer that are read.
 const ANSWER: u64 = 64 * 1024;
@@ -93,5 +141,16 @@ mod tests {
             "conf is not executed because it is not in the whitelist.\n",
         );
         assert_eq!(quiet, Some(ServerSettings::default()));
+    }
+
+    /// A server that cannot be looked at is none that is known to be a member.
+    #[test]
+    fn what_is_silent_or_may_not_say_is_no_member() {
+        let role = |srvr| Role::read(Some(srvr));
+        assert_eq!(role("Zookeeper version: 3.8\nMode: follower\n"), Role::Member);
+        assert_eq!(role("Zookeeper version: 3.8\nMode: standalone\n"), Role::Alone);
+        assert_eq!(role("This ZooKeeper instance is not currently serving requests\n"), Role::Silent);
+        assert_eq!(role("srvr is not executed because it is not in the whitelist.\n"), Role::Untold);
+        assert_eq!(Role::read(None), Role::Silent);
     }
 }
