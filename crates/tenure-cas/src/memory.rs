@@ -10,7 +10,7 @@ use tenure_ledger::Ledger;
 /// ttl, never shorter.
 pub const TOLERANCE: Duration = Duration::from_millis(100);
 
-/// How late a write may come, counted from its reading. A failover behind a pooler or a restored backup may have
+/// How late a write may come at most, counted from its reading. A failover behind a pooler or a restored backup may have
 /// lost tokens in between that the reader does not know: they are of that time and later (L2). A later write reads
 /// again.
 pub(crate) const LATE: Duration = Duration::from_secs(5);
@@ -93,7 +93,8 @@ impl CellMemory {
         locked(&self.seen).remove(name);
     }
 
-    /// The store's clock showed this time, which this process learned now.
+    /// The store's clock showed this time with a write, which this process learned now: that of a reading may be
+    /// another server's.
     pub(crate) fn learn(&self, store: Duration, now: Moment) {
         *locked(&self.clock) = Some(ClockReading { store, learned: now });
     }

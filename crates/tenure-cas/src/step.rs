@@ -4,22 +4,23 @@
 //! and text are still those that were read. Nothing is locked between the two. A verb waits for another
 //! client for one commit at most.
 //!
-//! **Why a time that was read before the write is enough.** Let `now` be that time. The store read it after the
-//! request was sent, so a lease that ends at `now` + ttl ends no sooner than its owner believes, because belief
-//! counts from before the request (L3, H2.2). Leases that had expired at `now` have expired at the write. Any write
-//! of another client since then has changed the version, so this write fails. A write that waits for another
-//! transaction ends leases early, never late.
+//! **Why a time that was learned before the write is enough (L1, H2.2).** A verb runs at a time `now` that was read,
+//! or is guessed. Perhaps another server showed it: a proxy sends readings to a replica, an address moves. So the
+//! writer's clock judges it, in the step that writes: it must be between `now` and `until` (see [`Draft`]). The leases
+//! that had expired at `now` have expired by that clock as well. And no lease ends too early by it. Let `waited` be
+//! what this process has measured from the begin of the verb until it sent the write. Then `until` is `now` + `waited`
+//! + [`TOLERANCE`], and a lease ends at `now` + ttl + `TOLERANCE`: by the writer's clock no sooner than ttl − `waited`
+//! after the write, which came after the begin + `waited`. Its owner believes in it for the ttl, counted from before
+//! the begin. Any write of another client since the reading has changed the version, so this write fails. A write
+//! that waits for another transaction ends leases early, never late.
 //!
 //! **A missing cell is made first, without a holder.** Each write goes on top of a version from the store, and no
 //! two cells have the same first version. So a late claim, after the cell was granted to others and deleted, does
-//! not find its version, and cannot be granted a token below theirs (L2). A write that comes later than [`LATE`]
-//! after its reading is refused as well, and reads again: a backup may have restored the cell that it was made
-//! from.
+//! not find its version, and cannot be granted a token below theirs (L2). `until` is never later than [`LATE`] after
+//! `now`: a backup may have restored the cell that the write was made from.
 //!
 //! **The first try is blind.** It runs on the ledger that this process stored last, at a time that the
-//! store's clock has surely reached. The store confirms both: it writes if the cell is the same and its clock
-//! is at most [`TOLERANCE`] further. The leases are longer by the tolerance, so that they last the ttl at
-//! least, counted from the store's own time.
+//! store's clock has surely reached. The store confirms both, as it does for a reading.
 //!
 //! **A write without an answer (L8, L9).** Its outcome is unknown: its answer was lost, or its future was dropped
 //! ([`WriteInFlight`]). The process remembers on top of which version it was sent. The verb runs once more over a
@@ -123,23 +124,24 @@ impl<C: Cell> Locks<C> {
         verb: &V,
     ) -> Result<V::Answer, BackendError> {
         let turn = if V::IN_TURN { Some(self.verbs.lock(name, &*self.shared.host).await) } else { None };
-        VerbRun { locks: self, name, verb, contention: None, maybe: None, locked: 0, made: 0 }.run(turn).await
+        let begun = self.shared.host.now();
+        VerbRun { locks: self, name, verb, begun, contention: None, maybe: None, locked: 0, made: 0 }
+            .run(turn)
+            .await
     }
 }
 
 /// The start of a verb.
 pub(crate) struct StepStart {
-    /// Lengthened by the slack.
+    /// Lengthened by the [`TOLERANCE`].
     pub(crate) rules: Rules,
     pub(crate) now: Moment,
-    /// The store's clock reached `now` no longer ago than this.
-    pub(crate) slack: Duration,
 }
 
 impl StepStart {
-    pub(crate) fn new(rules: &Rules, now: Moment, slack: Duration) -> Self {
-        let (claim_ttl, place_ttl) = (rules.claim_ttl + slack, rules.place_ttl + slack);
-        Self { rules: Rules { claim_ttl, place_ttl, ..*rules }, now, slack }
+    fn new(rules: &Rules, now: Duration) -> Self {
+        let (claim_ttl, place_ttl) = (rules.claim_ttl + TOLERANCE, rules.place_ttl + TOLERANCE);
+        Self { rules: Rules { claim_ttl, place_ttl, ..*rules }, now: moment(now) }
     }
 }
 
@@ -161,7 +163,7 @@ pub(crate) trait CellVerb: Sync {
     /// verb does not.
     const IN_TURN: bool = false;
 
-    /// Runs on a ledger: every lease that it grants is longer by the slack.
+    /// Runs on a ledger: every lease that it grants is longer by the [`TOLERANCE`].
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Self::Answer>, LedgerError>;
 
     /// The claim, if this verb waits for a place or the lock.
@@ -216,6 +218,7 @@ struct VerbRun<'a, C: Cell, V: CellVerb> {
     locks: &'a Locks<C>,
     name: &'a LockName,
     verb: &'a V,
+    begun: Moment,
     contention: Option<Contention>,
     /// The result that an earlier try has, or may have.
     maybe: Option<V::Answer>,
@@ -228,8 +231,8 @@ struct VerbRun<'a, C: Cell, V: CellVerb> {
 /// A cell that could not be written.
 struct Contention {
     version: i64,
-    /// When it was last read, by the store's clock.
-    read: Duration,
+    /// The last moment of the write that was made from the last reading.
+    until: Duration,
     since: Moment,
     /// It was at another version before: others commit.
     has_moved: bool,
@@ -238,9 +241,9 @@ struct Contention {
 }
 
 impl Contention {
-    /// It was written in time, and is at the same version.
+    /// The write was in time, and the cell is at the same version.
     fn is_still(&self, version: i64, now: Duration) -> bool {
-        self.version == version && now <= self.read + LATE
+        self.version == version && now <= self.until
     }
 }
 
@@ -295,7 +298,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         let (locks, name, verb) = (self.locks, self.name, self.verb);
         let over = &locks.connect(self.purpose()).await.map_err(CellError::Refused)?;
         verb.must_be_wanted().map_err(CellError::Refused)?;
-        let guess = if may_guess { locks.guess(name, verb, locks.store_time()) } else { None };
+        let guess = if may_guess { locks.guess(name, verb, self.begun) } else { None };
         if let Some(draft) = guess {
             return locks.write(over, name, draft).await;
         }
@@ -346,7 +349,8 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         let own = snapshot.beside.as_mut().and_then(|beside| beside.own.take());
         let (is_there, may_move) = (snapshot.version != 0, snapshot.may_move);
         let named = |error: BackendError| CellError::Refused(error.with("lock", name));
-        let mut draft = locks.draft((snapshot, up), verb).map_err(named)?;
+        let mut draft = locks.draft((snapshot, up), verb, self.begun).map_err(named)?;
+        self.contention.iter_mut().for_each(|cell| cell.until = draft.until);
         let yields = verb.yields(&draft.change.answer);
         if let Some(claim) = stands.filter(|_| yields)
             && let Some(place) = draft.ledger.take_last()
@@ -390,7 +394,6 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
             self.made += 1;
             (reading.version, reading.now) = (version, at);
         }
-        locks.shared.memory.learn(reading.now, locks.shared.host.now());
         let mut snapshot =
             Snapshot::of(reading, &locks.shared.rules).map_err(|error| locks.unreadable(error))?;
         let asker = claim.map(|claim| (claim.owner, &look.until));
@@ -421,13 +424,13 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
                     let error = if is_unacknowledged { error.of_unknown_outcome() } else { error };
                     return Err(CellError::Refused(error));
                 }
-                cell.read = now;
                 host.sleep_until(host.now() + PAUSE).await;
             }
             other => {
                 let has_moved = other.as_ref().is_some_and(|cell| cell.version != version);
                 let since = host.now();
-                self.contention = Some(Contention { version, read: now, since, has_moved, times: 1 });
+                self.contention =
+                    Some(Contention { version, until: Duration::MAX, since, has_moved, times: 1 });
             }
         }
         Ok(())
@@ -448,7 +451,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         // The client that had it locked has committed, so its transaction was not foreign.
         self.locked = if moves { 0 } else { self.locked };
         let has_moved = moves || self.contention.as_ref().is_some_and(|cell| cell.has_moved);
-        self.contention = Some(Contention { version, read: now, since, has_moved, times });
+        self.contention = Some(Contention { version, until: Duration::MAX, since, has_moved, times });
         Ok(())
     }
 
@@ -486,9 +489,9 @@ impl<C: Cell> Locks<C> {
         &self,
         name: &LockName,
         verb: &V,
-        now: Option<Duration>,
+        begun: Moment,
     ) -> Option<Draft<V::Answer>> {
-        let now = now?;
+        let now = self.shared.memory.store_time(self.shared.host.now())?;
         let seen = self.shared.memory.seen(name)?;
         let is_fresh = seen.is_fresh(self.shared.host.now());
         let (version, before, mut ledger) = (seen.version, seen.state, seen.ledger);
@@ -497,14 +500,13 @@ impl<C: Cell> Locks<C> {
         if seen.is_long && (verb.claim().is_some() || ledger.waiting() <= LOW) {
             return None;
         }
-        let change =
-            verb.run(&mut ledger, &StepStart::new(&self.shared.rules, moment(now), TOLERANCE)).ok()?;
+        let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, now)).ok()?;
         let is_likely = change.changed && (is_fresh || verb.is_plain(&change.answer));
         let has_beside = seen.has_beside;
         let is_long = seen.is_long || has_beside && ledger.waiting() >= FRONT;
-        let (gone, patience, is_guessed) = (Vec::new(), V::PATIENCE, true);
+        let (gone, patience, until) = (Vec::new(), V::PATIENCE, self.until(now, begun));
         let draft =
-            Draft { version, before, ledger, is_long, has_beside, gone, change, patience, is_guessed, now };
+            Draft { version, before, ledger, is_long, has_beside, gone, change, patience, now, until };
         is_likely.then_some(draft)
     }
 
@@ -513,10 +515,11 @@ impl<C: Cell> Locks<C> {
         &self,
         (snapshot, up): (Snapshot, Option<MovingUp>),
         verb: &V,
+        begun: Moment,
     ) -> Result<Draft<V::Answer>, BackendError> {
         let Snapshot { version, state: before, mut ledger, is_long: was_long, beside, news, now, .. } =
             snapshot;
-        let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, moment(now), Duration::ZERO));
+        let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, now));
         let mut change = change.map_err(|error| self.cell.error(VerbError::Ledger(error)))?;
         let is_more = up.as_ref().map_or(was_long, |up| up.is_more);
         // Where no place can be next to the cell, no client would detect that none is left there, and the cell
@@ -525,8 +528,14 @@ impl<C: Cell> Locks<C> {
         let is_long = is_more || has_beside && ledger.waiting() >= FRONT;
         let gone = up.map_or_else(Vec::new, |up| up.gone);
         change.wakes.splice(0..0, news);
-        let (patience, is_guessed) = (V::PATIENCE, false);
-        Ok(Draft { version, before, ledger, is_long, has_beside, gone, change, patience, is_guessed, now })
+        let (patience, until) = (V::PATIENCE, self.until(now, begun));
+        Ok(Draft { version, before, ledger, is_long, has_beside, gone, change, patience, now, until })
+    }
+
+    /// The latest time for a write of a verb that began at `begun` and runs at `now`.
+    fn until(&self, now: Duration, begun: Moment) -> Duration {
+        let waited = begun.elapsed(self.shared.host.now());
+        now + (waited + TOLERANCE).min(LATE)
     }
 
     /// The place of a claim that would wait, or that `has_lost` a race, and its answer; `None` if it must not be
@@ -542,12 +551,12 @@ impl<C: Cell> Locks<C> {
         if snapshot.version == 0 || snapshot.is_long || snapshot.is_full(up) {
             return None;
         }
-        let now = moment(snapshot.now);
-        let change = verb.run(&mut ledger.clone(), &StepStart::new(rules, now, Duration::ZERO)).ok()?;
+        let change = verb.run(&mut ledger.clone(), &StepStart::new(rules, snapshot.now)).ok()?;
         // A write of the ledger notifies the owner whose turn has come (L6).
         let is_quiet = snapshot.news.is_empty() && change.wakes.is_empty();
         let waits = is_quiet && verb.yields(&change.answer);
-        (waits || has_lost).then(|| (Place::of(claim, now, rules, ledger.waiting()), change.answer))
+        let place = || Place::of(claim, moment(snapshot.now), rules, ledger.waiting());
+        (waits || has_lost).then(|| (place(), change.answer))
     }
 
     /// Puts a place into a cell; returns the new cell, `None` if the cell did not take it.
@@ -567,7 +576,6 @@ impl<C: Cell> Locks<C> {
         };
         let Some(reading) = self.cell.enqueue(over, name, &newcomer).await? else { return Ok(None) };
         self.shared.memory.forget(name);
-        self.shared.memory.learn(reading.now, self.shared.host.now());
         Snapshot::of(reading, &self.shared.rules).map(Some).map_err(|error| self.unreadable(error))
     }
 
@@ -685,11 +693,6 @@ impl<C: Cell> Locks<C> {
         hints.iter().for_each(|hint| self.cell.deliver(*hint));
     }
 
-    /// A time that the store's clock has reached.
-    pub(crate) fn store_time(&self) -> Option<Duration> {
-        self.shared.memory.store_time(self.shared.host.now())
-    }
-
     pub(crate) fn unreadable(&self, error: LedgerError) -> CellError {
         CellError::Refused(self.cell.error(VerbError::Ledger(error)))
     }
@@ -710,9 +713,10 @@ pub(crate) struct Draft<A> {
     gone: Vec<String>,
     pub(crate) change: Change<A>,
     patience: Patience,
-    /// The time was not read from the store.
-    is_guessed: bool,
+    /// The time at which the verb ran: read from the store, perhaps from another server of it, or guessed.
     now: Duration,
+    /// The latest time of the store's clock for the write.
+    until: Duration,
 }
 
 impl<A> Draft<A> {
@@ -723,17 +727,11 @@ impl<A> Draft<A> {
 
     /// The write, with this text and these hints.
     pub(crate) fn write<'a>(&'a self, state: &'a str, hints: &'a [Hint]) -> CellWrite<'a> {
-        // A guess may be ahead of the clock; a reading is not.
-        let within = if self.is_guessed {
-            (self.now, self.now + TOLERANCE)
-        } else {
-            (Duration::ZERO, self.now + LATE)
-        };
         CellWrite {
             on: (self.version, &self.before),
             state,
             is_busy: self.is_long || !self.ledger.is_free(),
-            within,
+            within: (self.now, self.until),
             patience: self.patience,
             hints,
             gone: &self.gone,

@@ -22,7 +22,7 @@ use crate::{
         WrittenCell,
     },
     encode::{decode, with_places},
-    memory::moment,
+    memory::{TOLERANCE, moment},
     step::{CellVerb, Draft, Locks, StepStart, WriteInFlight, crowded},
 };
 
@@ -241,11 +241,11 @@ type RenewalAnswer = Result<Renewal, BackendError>;
 
 async fn renew_batch<C: Cell>(locks: &Locks<C>, grants: &[Grant]) -> Vec<RenewalAnswer> {
     let mut answers: Vec<Option<Renewal>> = vec![None; grants.len()];
-    let mut is_unsure = false;
+    let (begun, mut is_unsure) = (locks.shared.host.now(), false);
     if grants.len() > 1
         && let Ok(over) = locks.connect(ConnectionPurpose::Keep).await
     {
-        let batch = RenewalBatch { locks, over: &over, grants, answers: &mut answers };
+        let batch = RenewalBatch { locks, over: &over, grants, begun, answers: &mut answers };
         if let Err(failure) = batch.renew().await {
             tracing::debug!(?failure, "leases are renewed one by one");
             is_unsure = matches!(failure, CellError::Broken(_));
@@ -286,6 +286,7 @@ struct RenewalBatch<'a, C: Cell> {
     locks: &'a Locks<C>,
     over: &'a C::Connection,
     grants: &'a [Grant],
+    begun: Moment,
     answers: &'a mut [Option<Renewal>],
 }
 
@@ -300,10 +301,9 @@ impl<C: Cell> RenewalBatch<'_, C> {
         let mut names = HashSet::new();
         let firsts = (0..self.grants.len()).filter(|at| names.insert(&self.grants[*at].name));
         let mut rest: Vec<usize> = firsts.collect();
-        let now = self.locks.store_time();
         let guess = |&at: &usize| {
             let grant = &self.grants[at];
-            let draft = self.locks.guess(&grant.name, &renewing(grant), now)?;
+            let draft = self.locks.guess(&grant.name, &renewing(grant), self.begun)?;
             self.notifies_no_process(&draft).then_some((at, draft))
         };
         let guesses: Vec<Numbered> = rest.iter().filter_map(guess).collect();
@@ -328,7 +328,6 @@ impl<C: Cell> RenewalBatch<'_, C> {
         let mut drafts = Vec::new();
         for (&at, reading) in rest.iter().zip(readings) {
             let Some(reading) = reading else { continue };
-            memory.learn(reading.now, locks.shared.host.now());
             let snapshot =
                 Snapshot::of(reading, &locks.shared.rules).map_err(|error| locks.unreadable(error))?;
             // A cell with an unacknowledged write is renewed alone.
@@ -336,7 +335,7 @@ impl<C: Cell> RenewalBatch<'_, C> {
                 continue;
             }
             let renewing = renewing(&self.grants[at]);
-            let draft = locks.draft((snapshot, None), &renewing).map_err(CellError::Refused)?;
+            let draft = locks.draft((snapshot, None), &renewing, self.begun).map_err(CellError::Refused)?;
             if !draft.change.changed {
                 self.answers[at] = Some(draft.change.answer);
             } else if self.notifies_no_process(&draft) {
@@ -421,10 +420,7 @@ impl CellVerb for Claim {
 
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<ClaimAnswer>, LedgerError> {
         let rules = crowded(&at.rules, ledger.waiting());
-        if at.slack.is_zero() {
-            return ledger.claim(at.now, &rules, self);
-        }
-        let longer = Self { ttl: self.ttl + at.slack, ..self.clone() };
+        let longer = Self { ttl: self.ttl + TOLERANCE, ..self.clone() };
         let mut change = ledger.claim(at.now, &rules, &longer)?;
         // The requested ttl is the valid one.
         if let ClaimAnswer::Granted(grant) = &mut change.answer {
@@ -474,7 +470,7 @@ impl CellVerb for RenewVerb {
     const WAITS: bool = false;
 
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Renewal>, LedgerError> {
-        Ok(ledger.renew(at.now, &at.rules, self.owner, self.ttl + at.slack))
+        Ok(ledger.renew(at.now, &at.rules, self.owner, self.ttl + TOLERANCE))
     }
 
     fn is_plain(&self, answer: &Renewal) -> bool {
@@ -530,7 +526,7 @@ impl CellVerb for NoteVerb<'_> {
 
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Noted>, LedgerError> {
         // Its time counts from the write.
-        let longer = Memo::new(self.memo.text(), self.memo.kept() + at.slack);
+        let longer = Memo::new(self.memo.text(), self.memo.kept() + TOLERANCE);
         let memo = longer.as_ref().unwrap_or(self.memo);
         Ok(ledger.note(at.now, &at.rules, (self.owner, self.token), memo))
     }

@@ -7,3 +7,4 @@ mod dead_waiters;
 mod hot_cells;
 mod late_writes;
 mod lost_answers;
+mod split_clocks;

@@ -196,7 +196,9 @@ impl Ledger {
             is_meant && h.token.is_some() && h.ends_us > micros(now.boot)
         };
         if matches!(scope, BreakScope::Owner(_)) && !self.holders.iter().any(is_robbed) {
-            return Ok(Change { answer: Vec::new(), wakes, changed: false });
+            // A lease that has expired is removed: a store whose reading is not of its own clock confirms that.
+            let changed = self.settle(now, rules, &mut wakes);
+            return Ok(Change { answer: Vec::new(), wakes, changed });
         }
         self.mint(now, rules.floor, 1)?;
         self.settle(now, rules, &mut wakes);

@@ -33,8 +33,8 @@ pub(crate) fn worded(place: &str, trouble: VerbError) -> BackendError {
         VerbError::Swallowed => (
             Corrupt,
             Outcome::NotApplied,
-            "writes to the table of the locks have no effect: a trigger or an engine drops them, or reads are \
-             stale",
+            "writes to the row of the lock have no effect: a proxy sends SELECT to another server, whose clock or \
+             rows differ, or a trigger or an engine discards writes; send all statements to the server that writes",
         ),
         VerbError::Altered => (
             Corrupt,

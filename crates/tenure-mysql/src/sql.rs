@@ -288,12 +288,13 @@ impl Sql {
         format!("{NOT_WAITING}DELETE FROM {table} WHERE name = {name} AND version = -1")
     }
 
-    /// Deletes a free row that is as it was.
-    pub(crate) fn delete(&self, name: &[u8], version: i64) -> String {
-        let (table, name) = (&self.table, hex(name));
+    /// Deletes a free row that is as it was, if the server's time is not before that of its reading, which may be
+    /// another server's.
+    pub(crate) fn delete(&self, name: &[u8], version: i64, read: Duration) -> String {
+        let (table, name, read) = (&self.table, hex(name), micros(read));
         format!(
             "{NOT_WAITING}DELETE FROM {table} WHERE name = {name} AND version = {version} AND busy = 0 \
-             AND @@autocommit = 1"
+             AND {CLOCK} >= {read} AND @@autocommit = 1"
         )
     }
 

@@ -481,7 +481,7 @@ async fn sweep(session: &Session, shared: &Shared, swept: &Mutex<Vec<u8>>) -> Re
         // What is no ledger is a place or a hint.
         let is_noted = decode(&state).is_ok_and(|ledger| ledger.has_memo(Moment { boot: now, wall: now }));
         if is_old && !is_noted {
-            session.ask(shared.sql.delete(name, version)).await?;
+            session.ask(shared.sql.delete(name, version, now)).await?;
         }
     }
     Ok(())

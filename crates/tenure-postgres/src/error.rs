@@ -138,8 +138,9 @@ pub(crate) fn altered(place: &str) -> BackendError {
 
 /// The row stays as it is, though no other client writes to it.
 pub(crate) fn swallowed(place: &str) -> BackendError {
-    let message = "writes to the table of the locks have no effect: a trigger, a rule or a policy drops them, or \
-                   reads are stale";
+    let message = "writes to the row of the lock have no effect: a pooler sends SELECT to another server, whose \
+                   clock or rows differ, or a trigger, a rule or a policy discards writes; send all statements to \
+                   the server that writes";
     BackendError::new(Corrupt, Outcome::NotApplied, message).with("postgres", place)
 }
 

@@ -63,6 +63,9 @@ pub enum PlanKind {
     /// A larger `max_ttl` is rolled out: half of the machines have it, the others the smaller one. Servers lose their data, or
     /// others take their place; processes stop, and none is started.
     Rollout,
+    /// Readings are answered by another clock than that of the server that writes, ahead of it or behind: a proxy sends them to a
+    /// replica. Over a bad network. Only cells are read before they are written.
+    Split,
 }
 
 impl PlanKind {
@@ -89,6 +92,7 @@ impl PlanKind {
         Self::Scattered,
         Self::Hot,
         Self::Rollout,
+        Self::Split,
     ];
 
     /// The assumption of docs/evidence/laws.md that it breaks on purpose.
@@ -215,6 +219,10 @@ impl Planner<'_> {
             }
             PlanKind::Rewound => self.some(2, 7, Self::rewind),
             PlanKind::Scattered => self.some(3, 9, Self::scatter),
+            PlanKind::Split => {
+                self.network();
+                self.some(2, 8, Self::split);
+            }
         }
     }
 

@@ -101,6 +101,11 @@ pub(crate) enum Fault {
     Undo {
         until: Micros,
     },
+    /// Until then readings have a clock that is ahead by so much, or behind.
+    Split {
+        by: i64,
+        until: Micros,
+    },
     /// Until then a stranger has every cell locked.
     Lock {
         until: Micros,

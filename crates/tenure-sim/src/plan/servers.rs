@@ -1,7 +1,7 @@
 //! What happens to a server: it forgets, its clock steps, it goes back.
 
 use super::{
-    Planner, SECOND, SKEW,
+    Planner, SECOND, SKEW, Succession,
     faults::{Fault, Memory},
 };
 use crate::clockwork::Micros;
@@ -53,6 +53,19 @@ impl Planner<'_> {
         let by = self.chance.between(10_000, 3 * SECOND);
         self.stepped_back += if sign < 0 { by } else { 0 };
         self.faults.push((at, Fault::StepServer { node, by: sign * i64::try_from(by).unwrap_or(0) }));
+    }
+
+    /// A place that is made from a reading lasts longer by as much as that is ahead (L8).
+    pub(super) fn split(&mut self, at: Micros) {
+        if self.size.succession != Succession::Cells {
+            return;
+        }
+        let by = self.chance.between(10_000, 25 * SECOND);
+        let until = (at + self.chance.between(SECOND, 40 * SECOND)).min(self.end);
+        let is_ahead = self.chance.per_mille(600);
+        self.stepped_back += if is_ahead { by } else { 0 };
+        let by = i64::try_from(by).unwrap_or(0);
+        self.faults.push((at, Fault::Split { by: if is_ahead { by } else { -by }, until }));
     }
 
     pub(super) fn loss_and_skew(&mut self, at: Micros) {

@@ -87,6 +87,7 @@ fn meet(world: &World, fault: Fault) {
             node(id).end_backlog(now);
         }
         Fault::Undo { until } => node(0).strangers.undo_until = until,
+        Fault::Split { by, until } => node(0).strangers.split = (by, until),
         Fault::Lock { until } => node(0).strangers.lock_until = until,
         Fault::Flush { node: id } => node(id).flush(),
         Fault::Leave { node: id } => node(id).leave(),

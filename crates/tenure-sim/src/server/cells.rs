@@ -70,6 +70,8 @@ pub(crate) enum Told {
 pub(crate) struct Strangers {
     /// A trigger puts back whatever is written until then.
     pub(crate) undo_until: Micros,
+    /// By how much the clock of readings is ahead, until when.
+    pub(crate) split: (i64, Micros),
     /// A transaction has all cells locked until then.
     pub(crate) lock_until: Micros,
     /// From where each owner was first seen: nobody else's write may end its lease.
@@ -156,6 +158,9 @@ impl Node {
             }
             Ask::Connect => Told::Connected(self.epoch),
             Ask::Read(names, look) => {
+                let (by, until) = self.strangers.split;
+                let by = if until > now { by } else { 0 };
+                let clock = Duration::from_micros(self.life.clock.wall(now).saturating_add_signed(by));
                 Told::Read(names.iter().map(|name| self.data.cells.read(name, look, clock)).collect())
             }
             Ask::Make(name, state) => Told::Made(self.make_cell((now, clock), name, state)),

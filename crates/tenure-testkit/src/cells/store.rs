@@ -65,6 +65,8 @@ struct CellWorld {
     notifier: Vec<Notifier>,
     /// For whom the next write waits on its way.
     late: Option<Arc<Notify>>,
+    /// By how much the clock of readings is ahead of that of writes, or behind, in ms.
+    split_ms: i64,
 }
 
 impl CellStore {
@@ -113,6 +115,11 @@ impl CellStore {
     /// The next write arrives when that is notified.
     pub fn delay_write(&self) -> Arc<Notify> {
         self.world().late.insert(Arc::default()).clone()
+    }
+
+    /// Readings come from a server whose clock is ahead of the writer's by so much, or behind.
+    pub fn split_clock(&self, ahead_ms: i64) {
+        self.world().split_ms = ahead_ms;
     }
 
     /// The cells as they are.
@@ -168,7 +175,13 @@ impl Cell for CellStore {
     }
 
     async fn read(&self, _over: &(), name: &LockName, look: &ReadRequest) -> Result<CellReading, CellError> {
-        let mut reading = self.world().cells.read(name, look, self.now());
+        let now = self.now();
+        let mut reading = {
+            let world = self.world();
+            let by = Duration::from_millis(world.split_ms.unsigned_abs());
+            let shown = if world.split_ms < 0 { now.saturating_sub(by) } else { now + by };
+            world.cells.read(name, look, shown)
+        };
         reading.overflow = reading.overflow.filter(|_| self.has_beside);
         self.answer(false, reading)
     }
