@@ -19,7 +19,8 @@
 //! reading it first finds in its text whether there may be places next to it. A place is put there only while the
 //! text has that mark, and the write that removes the mark from the text is applied only if there is no such place.
 //!
-//! A store that has no room next to its cells keeps all places in them.
+//! A store that has no room next to its cells keeps all places in them. A client that may not delete there puts no place
+//! next to a cell that has none, but sees those that are there, and stands behind them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -67,6 +68,8 @@ pub(crate) struct Beside {
     pub(crate) own: Option<Place>,
     /// How many are ahead of that place.
     ahead: usize,
+    /// This client may put the first one there.
+    pub(crate) may_begin: bool,
 }
 
 /// The places that move up with the next write.
@@ -80,10 +83,10 @@ pub(crate) struct MovingUp {
 
 impl Beside {
     pub(crate) fn of(overflow: Overflow) -> Self {
-        let Overflow { first, is_whole, own, ahead } = overflow;
+        let Overflow { first, is_whole, own, ahead, may_begin } = overflow;
         let place = |text: String| Place::from_text(&text).ok();
         let first = first.into_iter().map(|(key, text)| (key, place(text))).collect();
-        Self { first, is_whole, own: own.and_then(place), ahead }
+        Self { first, is_whole, own: own.and_then(place), ahead, may_begin }
     }
 
     /// All of them, if they were read.
@@ -118,7 +121,12 @@ impl Snapshot {
 
     /// A new claim has no room in the cell, or would overtake the places next to it.
     pub(crate) fn is_full(&self, up: Option<&MovingUp>) -> bool {
-        up.is_some_and(|up| up.is_more || self.ledger.waiting() >= FRONT)
+        up.is_some_and(|up| up.is_more || self.may_begin() && self.ledger.waiting() >= FRONT)
+    }
+
+    /// This client may put the first place next to the cell.
+    pub(crate) fn may_begin(&self) -> bool {
+        self.beside.as_ref().is_some_and(|beside| beside.may_begin)
     }
 
     /// The first places next to the cell move up into its queue if that is short, and the rest is counted. `asker`:

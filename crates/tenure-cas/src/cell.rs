@@ -301,6 +301,10 @@ pub struct Overflow {
     pub own: Option<String>,
     /// How many there are before that key.
     pub ahead: usize,
+    /// This client may put the first place there. One that cannot delete what it puts there must not, but its places
+    /// stand behind those that are there, as all others' do: a part of the queue that is left out is not empty.
+    // L7.
+    pub may_begin: bool,
 }
 
 /// The content of a write.

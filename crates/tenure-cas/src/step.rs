@@ -517,14 +517,13 @@ impl<C: Cell> Locks<C> {
         verb: &V,
         begun: Moment,
     ) -> Result<Draft<V::Answer>, BackendError> {
-        let Snapshot { version, state: before, mut ledger, is_long: was_long, beside, news, now, .. } =
-            snapshot;
+        let has_beside = snapshot.may_begin();
+        let Snapshot { version, state: before, mut ledger, is_long: was_long, news, now, .. } = snapshot;
         let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, now));
         let mut change = change.map_err(|error| self.cell.error(VerbError::Ledger(error)))?;
         let is_more = up.as_ref().map_or(was_long, |up| up.is_more);
         // Where no place can be next to the cell, no client would detect that none is left there, and the cell
         // would be long, and so busy, forever.
-        let has_beside = beside.is_some();
         let is_long = is_more || has_beside && ledger.waiting() >= FRONT;
         let gone = up.map_or_else(Vec::new, |up| up.gone);
         change.wakes.splice(0..0, news);
@@ -571,7 +570,7 @@ impl<C: Cell> Locks<C> {
             state: &encode_newcomer(&place),
             long: LONG,
             each: EACH,
-            most: if before.beside.is_some() { FRONT } else { self.shared.rules.places_max },
+            most: if before.may_begin() { FRONT } else { self.shared.rules.places_max },
             until: before.now + LATE,
         };
         let Some(reading) = self.cell.enqueue(over, name, &newcomer).await? else { return Ok(None) };

@@ -116,10 +116,29 @@ async fn a_store_that_says_who_was_faster_is_not_said_to_drop_writes() {
 /// L7: those who come one after the other have their places in that order, also those for whom the cell has no room.
 #[tokio::test(start_paused = true)]
 async fn those_who_come_enter_in_their_order() {
+    come_and_enter(|_| true).await;
+}
+
+/// L7: users without the right to delete took the places next to the cell for none, and overtook the others 58 to 1
+/// (`stores/mysql-rights-overtake`, `stores/pg-rights-overtake`).
+#[tokio::test(start_paused = true)]
+async fn those_who_may_not_delete_enter_in_their_order_as_well() {
+    come_and_enter(|at| at % 2 == 0).await;
+    come_and_enter(|at| at < 7).await;
+    come_and_enter(|at| at >= 7).await;
+    come_and_enter(|_| false).await;
+}
+
+/// Twelve come, and each enters when those before it have left. Some of them may delete places next to the cell.
+async fn come_and_enter(may_delete: impl Fn(usize) -> bool) {
     let host = PausedHost::new(1);
     let store = CellStore::new(host.clone());
-    let new = || Locks::new(store.elsewhere(), host.clone(), Rules::default());
-    let all: Vec<Locks<CellStore>> = (0..12).map(|_| new()).collect();
+    let new = |at| {
+        let store = store.elsewhere();
+        let store = if may_delete(at) { store } else { store.without_deletes() };
+        Locks::new(store, host.clone(), Rules::default())
+    };
+    let all: Vec<Locks<CellStore>> = (0..12).map(new).collect();
     let number = |at: usize| u8::try_from(at).unwrap();
     for (at, locks) in all.iter().enumerate() {
         assert_eq!(enters(locks, &claim(number(at))).await, at == 0);

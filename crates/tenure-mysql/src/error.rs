@@ -56,6 +56,14 @@ pub(crate) fn refused(place: &str, kind: ErrorKind, message: impl Into<String>) 
     BackendError::new(kind, Outcome::NotApplied, message).with("mysql", place)
 }
 
+/// The table is not there, and was: what cannot be looked at is not empty.
+pub(crate) fn away(place: &str) -> CellError {
+    let message = "the table of the locks is away, though this process has seen it: leases may be in it, so nothing is \
+                   granted; put it back, or, if it is gone for good, make it as the README shows, when the longest \
+                   ttl has passed";
+    CellError::Refused(refused(place, Unavailable, message))
+}
+
 /// A statement that failed after it may have been sent. Of the numbers that are known here, the server answers each
 /// instead of a commit, because a statement is a transaction. Any other may be a proxy's word for a server that it has
 /// lost (2013, 9001), or come in the middle of a commit: what happened is not known (L9).
@@ -63,7 +71,7 @@ pub(crate) fn asked(place: &str, error: Error) -> CellError {
     let code = code(&error);
     match code {
         LOCK_WAIT_TIMEOUT => CellError::Locked,
-        // Without its table a statement did nothing, and the next reading makes the table.
+        // Without its table a statement did nothing, and the next reading looks for the table.
         NO_SUCH_TABLE => CellError::Overtaken,
         _ if OVERTAKEN.contains(&code) => CellError::Overtaken,
         _ => match judge(code) {

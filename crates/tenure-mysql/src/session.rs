@@ -35,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) sql: Sql,
     /// Whom a hint reaches: the server knows none.
     pub(crate) notifier: Notifier,
+    /// The table was there: it is not made again.
+    has_seen: AtomicBool,
 }
 
 impl Shared {
@@ -42,7 +44,7 @@ impl Shared {
         let config = config.with_password();
         let sql = Sql::new(config.quoted_table());
         let notifier = Notifier::with_turns(host.clone(), config.rules.claim_ttl);
-        Arc::new(Self { config, host, sql, notifier })
+        Arc::new(Self { config, host, sql, notifier, has_seen: AtomicBool::new(false) })
     }
 
     /// The connections of one handle.
@@ -160,13 +162,28 @@ impl Session {
             facts.may_delete =
                 !matches!(deleted, Err(CellError::Refused(error)) if error.kind() == ErrorKind::Denied);
         }
+        if facts.table != LockTable::Missing {
+            self.shared.has_seen.store(true, Ordering::Release);
+        }
         *locked(&self.facts) = facts.clone();
         Ok(facts)
     }
 
-    /// Makes the table if it is not there.
+    /// Looks for the table. False: there never was one.
+    ///
+    /// # Errors
+    /// If it was there, and is away now: leases may be in it.
+    pub(crate) async fn has_table(&self) -> Result<bool, CellError> {
+        let is_there = self.look().await?.table != LockTable::Missing;
+        if !is_there && self.shared.has_seen.load(Ordering::Acquire) {
+            return Err(error::away(&self.name));
+        }
+        Ok(is_there)
+    }
+
+    /// Makes the table if there never was one.
     pub(crate) async fn create(&self) -> Result<(), CellError> {
-        if self.look().await?.table == LockTable::Missing {
+        if !self.has_table().await? {
             self.ask(self.shared.sql.create()).await?;
             self.look().await?;
         }

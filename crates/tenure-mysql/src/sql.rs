@@ -103,7 +103,7 @@ impl Sql {
         let one = self.read_and(name, &format!(", {}", self.ahead(name, until)));
         format!(
             "({one}) UNION ALL (SELECT name, state, 0, 2, 0 FROM {table} WHERE name = {}) \
-             UNION ALL (SELECT name, state, 0, 3, 0 FROM {table} WHERE {all} ORDER BY name LIMIT {READ}) \
+             UNION ALL (SELECT name, state, 0, 3, 0 FROM {table} WHERE {all} AND {THERE} ORDER BY name LIMIT {READ}) \
              LIMIT {MOST}",
             place_row(name, until)
         )
@@ -115,7 +115,7 @@ impl Sql {
             return "0".to_owned();
         }
         let (table, all, until) = (&self.table, places_of(name), place_row(name, until));
-        format!("(SELECT COUNT(*) FROM {table} WHERE {all} AND name < {until})")
+        format!("(SELECT COUNT(*) FROM {table} WHERE {all} AND {THERE} AND name < {until})")
     }
 
     /// The same of many, those that there are. Out: and name.
@@ -168,14 +168,19 @@ impl Sql {
         let gone =
             if gone.is_empty() { String::new() } else { format!(" AND name NOT IN ({})", rows(name, gone)) };
         format!(
-            " AND NOT EXISTS (SELECT 1 FROM (SELECT name FROM {table} WHERE {all}{gone} LIMIT 1) AS tenure_others)"
+            " AND NOT EXISTS (SELECT 1 FROM (SELECT name FROM {table} WHERE {all} AND {THERE}{gone} LIMIT 1) AS tenure_others)"
         )
     }
 
-    /// Deletes places.
-    pub(crate) fn remove(&self, name: &LockName, keys: &[String]) -> String {
+    /// Deletes places; where that is not allowed it empties them, and another user deletes what is left.
+    pub(crate) fn remove(&self, name: &LockName, keys: &[String], may_delete: bool) -> String {
         let (table, rows) = (&self.table, rows(name, keys));
-        format!("{WAITING}DELETE FROM {table} WHERE name IN ({rows}) AND @@autocommit = 1")
+        let what = if may_delete {
+            format!("DELETE FROM {table}")
+        } else {
+            format!("UPDATE {table} SET state = X''")
+        };
+        format!("{WAITING}{what} WHERE name IN ({rows}) AND {THERE} AND @@autocommit = 1")
     }
 
     /// What a newcomer must know. Out: whether the lock begins so, the last place, that of the owner.
@@ -218,7 +223,8 @@ impl Sql {
 
     /// The places of a lock in their order. Out: state.
     pub(crate) fn places(&self, name: &LockName) -> String {
-        format!("SELECT state FROM {} WHERE {} ORDER BY name LIMIT {PLACES}", self.table, places_of(name))
+        let (table, all) = (&self.table, places_of(name));
+        format!("SELECT state FROM {table} WHERE {all} AND {THERE} ORDER BY name LIMIT {PLACES}")
     }
 
     /// Puts a place into the text of a lock, whatever that is, behind the transaction that has the row
@@ -315,6 +321,9 @@ const HINTS_MAX: usize = 64 * 48;
 fn places_of(name: &LockName) -> String {
     format!("name > {} AND name < {}", hex(format!("{name}{BESIDE}")), hex(format!("{name}{END}")))
 }
+
+/// That a place was not emptied.
+const THERE: &str = "state <> X''";
 
 /// The name of the row of a place.
 fn place_row(name: &LockName, key: &str) -> String {

@@ -85,12 +85,9 @@ impl Cell for RowStore {
         if session.facts().table == LockTable::Missing {
             if look.creates {
                 session.create().await?;
-            } else if session.look().await?.table == LockTable::Missing {
+            } else if !session.has_table().await? {
                 return reading(session, &session.ask(sql::time()).await?, 0);
             }
-        }
-        if !session.facts().may_delete {
-            return reading(session, &session.ask(self.shared.sql.read(name)).await?, 0);
         }
         let until = match &look.until {
             Until::Nothing => "",
@@ -99,7 +96,8 @@ impl Cell for RowStore {
             Until::End => "g",
         };
         let answer = session.ask(self.shared.sql.read_with_places(name, until)).await?;
-        Ok(CellReading { overflow: Some(overflow(name, &answer)), ..reading(session, &answer, 0)? })
+        let overflow = overflow(name, &answer, session.facts().may_delete);
+        Ok(CellReading { overflow: Some(overflow), ..reading(session, &answer, 0)? })
     }
 
     async fn read_many(
@@ -158,8 +156,9 @@ impl Cell for RowStore {
             return Ok(None);
         }
         if !write.gone.is_empty() {
+            let remove = self.shared.sql.remove(name, write.gone, session.facts().may_delete);
             // A place that stays is left out as long as its owner holds or waits, and its release deletes it.
-            if let Err(failure) = session.ask(self.shared.sql.remove(name, write.gone)).await {
+            if let Err(failure) = session.ask(remove).await {
                 tracing::debug!(?failure, "places stay that have moved up");
             }
         }
@@ -197,7 +196,7 @@ impl Cell for RowStore {
     }
 
     async fn list(&self, session: &Arc<Session>, prefix: &str) -> Result<Vec<Listed>, CellError> {
-        if session.facts().table == LockTable::Missing && session.look().await?.table == LockTable::Missing {
+        if session.facts().table == LockTable::Missing && !session.has_table().await? {
             return Ok(Vec::new());
         }
         let answer = session.ask(self.shared.sql.list(prefix)).await?;
@@ -289,7 +288,8 @@ impl PlacesBeside<Arc<Session>> for RowStore {
         if place.may_have_another {
             keys.extend(self.own_key(session, name, place.owner).await?);
         }
-        Ok(self.ask_in_line(session, sql.remove(name, &keys)).await?.written > 0)
+        let may_delete = session.facts().may_delete;
+        Ok(self.ask_in_line(session, sql.remove(name, &keys, may_delete)).await?.written > 0)
     }
 
     async fn all(&self, session: &Arc<Session>, name: &LockName) -> Result<Vec<String>, CellError> {
@@ -502,7 +502,7 @@ fn reading(session: &Session, answer: &Answer, row: usize) -> Result<CellReading
 }
 
 /// From the rows of [`sql::Sql::read_with_places`].
-fn overflow(name: &LockName, answer: &Answer) -> Overflow {
+fn overflow(name: &LockName, answer: &Answer, may_begin: bool) -> Overflow {
     let of = |kind| (0..answer.rows.len()).filter(move |row| answer.number(*row, 3) == Some(kind));
     let text = |row, column| answer.text(row, column).unwrap_or_default();
     let key =
@@ -510,7 +510,8 @@ fn overflow(name: &LockName, answer: &Answer) -> Overflow {
     let first: Vec<_> = of(3).filter_map(|row| Some((key(&text(row, 0))?, text(row, 1)))).collect();
     let ahead = usize::try_from(answer.number(0, 4).unwrap_or(0)).unwrap_or(usize::MAX);
     // The row of the lock itself has 0 or 1 there.
-    Overflow { is_whole: first.len() < sql::READ, first, own: of(2).next().map(|row| text(row, 1)), ahead }
+    let (is_whole, own) = (first.len() < sql::READ, of(2).next().map(|row| text(row, 1)));
+    Overflow { first, is_whole, own, ahead, may_begin }
 }
 
 /// The server's clock.

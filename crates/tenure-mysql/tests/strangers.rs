@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::future::join_all;
 use mysql_async::prelude::Queryable;
-use tenure_core::{BreakScope, ErrorKind, LockName, Outcome, Released, Renewal, Severity};
+use tenure_core::{BackendError, BreakScope, ErrorKind, LockName, Outcome, Released, Renewal, Severity};
 use tenure_testkit::{
     conformance::player::Player,
     mysql::MysqlServer,
@@ -184,28 +184,57 @@ async fn the_victim_of_a_deadlock_tries_again() {
     }
 }
 
-/// L2, L5: a claim makes the table anew, holders are told that they lost, and tokens go on from the clock.
+/// L1, L5: a missing table was taken for an unused one, and a waiter made it and held beside the one whose lease was in it
+/// (`stores/mysql-table-away`). It is away; once it is back, nothing was lost.
 #[tokio::test]
-async fn a_table_that_is_dropped_is_made_anew_and_tokens_go_on() {
+async fn a_table_that_was_seen_and_is_away_is_not_made_again() {
+    let server = MysqlServer::start();
+    let (a, b) = (player(&server.url(""), "one"), player(&server.url(""), "one"));
+    let first = a.enter().await;
+    b.queue_behind(0).await;
+    server.sql("RENAME TABLE tenure_lock TO elsewhere");
+    let is_away = |error: &BackendError| {
+        assert_eq!(
+            (error.kind(), error.outcome()),
+            (ErrorKind::Unavailable, Outcome::NotApplied),
+            "{error:?}"
+        );
+        assert!(error.to_string().contains("is away"), "{error}");
+    };
+    is_away(&b.backend.claim(&b.claim).await.unwrap_err());
+    is_away(&a.backend.claim(&a.claim).await.unwrap_err());
+    for count in [1, 2] {
+        let grants = vec![first.clone(); count];
+        a.backend.renew(&grants).await.into_iter().for_each(|answer| is_away(&answer.unwrap_err()));
+    }
+    is_away(&b.backend.list("").await.unwrap_err());
+    is_away(&b.backend.inspect(&b.claim.name).await.unwrap_err());
+    is_away(&a.backend.release(&a.claim.name, a.claim.owner).await.unwrap_err());
+    assert_eq!(server.sql("SHOW TABLES"), "elsewhere");
+    server.sql("RENAME TABLE elsewhere TO tenure_lock");
+    assert_eq!(a.renew(&first).await, Renewal::Renewed);
+    b.queue_behind(0).await;
+    assert_eq!(a.leave().await, Released::Released);
+    assert!(enter_in_time(&b).await.token > first.token);
+}
+
+/// L2, L5: where an operator makes the table anew, holders are told that they lost, and tokens go on from the clock.
+#[tokio::test]
+async fn a_table_that_is_made_anew_has_no_old_lease_and_no_old_token() {
     let server = MysqlServer::start();
     let (a, b) = (player(&server.url(""), "one"), player(&server.url(""), "one"));
     let locker = tenure::connect(&server.url("")).await.unwrap();
     let held = locker.mutex("held").ttl(Duration::from_secs(3) * stretch()).acquire().await.unwrap();
     let first = a.enter().await;
-    server.sql("DROP TABLE tenure_lock");
+    let anew = "RENAME TABLE tenure_lock TO elsewhere; CREATE TABLE tenure_lock LIKE elsewhere; DROP TABLE elsewhere";
+    server.sql(anew);
     assert_eq!(a.renew(&first).await, Renewal::Gone);
-    let renewed = a.backend.renew(&[first.clone(), first.clone()]).await;
-    assert!(renewed.into_iter().all(|answer| answer.unwrap() == Renewal::Gone));
-    assert_eq!(a.leave().await, Released::WasGone);
-    assert_eq!(b.backend.list("").await.unwrap(), []);
-    assert!(b.backend.inspect(&b.claim.name).await.unwrap().holders.is_empty());
-    assert_eq!(server.sql("SHOW TABLES"), "", "only a claim makes the table");
     let second = b.enter().await;
     assert!(second.token > first.token);
     assert!(!a.try_enter().await);
     until("the guard is told", async || held.check().is_err()).await;
     // Those who remember the row as it was, and those who do not.
-    server.sql("DROP TABLE tenure_lock");
+    server.sql(anew);
     assert!(a.enter().await.token > second.token);
 }
 

@@ -375,6 +375,7 @@ mod tests {
                 takes_writes: true,
                 is_standby: false,
                 takes_places: true,
+                may_delete: true,
                 table: LockTable::Ours,
                 clock: Duration::ZERO,
                 many_writers: None,

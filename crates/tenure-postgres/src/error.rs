@@ -32,6 +32,14 @@ pub(crate) fn settled(place: &str, failure: CellError) -> BackendError {
     failure.into_error(|trouble| worded(place, trouble))
 }
 
+/// The table is not there, and was: what cannot be looked at is not empty.
+pub(crate) fn away(place: &str) -> CellError {
+    let message = "the table of the locks is away, though this process has seen it: leases may be in it, so nothing is \
+                   granted; put it back, or, if it is gone for good, make it as the README shows, when the longest \
+                   ttl has passed";
+    CellError::Refused(refused(place, Unavailable, message))
+}
+
 /// A statement that failed after it may have been sent. An error that the server itself answers says that
 /// nothing was applied: a statement is a transaction. Only what ends the connection may come after the commit
 /// (L9).
@@ -42,7 +50,7 @@ pub(crate) fn asked(place: &str, error: Error) -> CellError {
         return CellError::Broken(broken.with("postgres", place).caused_by(error));
     };
     let code = db.code();
-    // Without its table a statement did nothing, and the next reading makes the table.
+    // Without its table a statement did nothing, and the next reading looks for the table.
     if OVERTAKEN.contains(code) || is_table_missing(&error) {
         return CellError::Overtaken;
     }

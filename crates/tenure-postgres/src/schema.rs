@@ -22,8 +22,10 @@ pub(crate) struct ConnectionFacts {
     pub(crate) is_direct: bool,
     pub(crate) takes_writes: bool,
     pub(crate) is_standby: bool,
-    /// Places may have rows of their own: those can be deleted, and names are in the order of their bytes.
+    /// Places may have rows of their own: names are in the order of their bytes.
     pub(crate) takes_places: bool,
+    /// Those can be deleted.
+    pub(crate) may_delete: bool,
     pub(crate) table: LockTable,
     pub(crate) clock: Duration,
     /// What lets several servers take writes.
@@ -79,8 +81,8 @@ impl ConnectionFacts {
         let seen = address.zip(port.and_then(|port| u16::try_from(port).ok())).map(SocketAddr::from);
         let is_direct = is_direct(place, own_end, (seen, server));
         let found: Option<String> = row.try_get(11)?;
-        let awaiting = Awaiting::of(row.try_get(12)?);
-        let sql = Arc::new(Sql::new(&quoted(found.as_deref().or(schema), table), awaiting));
+        let (awaiting, may_delete) = (Awaiting::of(row.try_get(12)?), row.try_get(15)?);
+        let sql = Arc::new(Sql::new(&quoted(found.as_deref().or(schema), table), awaiting, may_delete));
         Ok(Self {
             many_writers: many_writers(row.try_get(13)?, row.try_get(14)?),
             schema: found,
@@ -90,6 +92,7 @@ impl ConnectionFacts {
             takes_writes: row.try_get(2)?,
             is_standby: row.try_get(3)?,
             takes_places: row.try_get(9)?,
+            may_delete,
             table: match is_there {
                 false => LockTable::Missing,
                 true if has_ours && is_unique => LockTable::Ours,
@@ -174,9 +177,9 @@ pub(crate) fn since_epoch(at: SystemTime) -> Duration {
 /// What must be known of a connection before it is used, in one row. In: schema, or none; table. Out: the port of our end as
 /// the server sees it, the server's own port, whether it takes writes, whether it is a standby, its clock;
 /// and of what has the table's name: whether there is such a thing, its columns and types, whether it is a
-/// table in which names are unique, whether it has the columns that we use; whether we may delete and names
-/// are in the order of their bytes; the address of our end as the server sees it; the schema where the table is, or
-/// would be made; what a commit waits for; the words of its version, and its extensions.
+/// table in which names are unique, whether it has the columns that we use; whether names are in the order of
+/// their bytes; the address of our end as the server sees it; the schema where the table is, or
+/// would be made; what a commit waits for; the words of its version, and its extensions; whether we may delete.
 ///
 /// Those may be written (none is generated) and lose nothing of what is written to them: `varchar` is as good
 /// as `text`, for a name if it is long enough. What else there is, and in which order, does not matter.
@@ -207,11 +210,12 @@ pub(crate) const LOOK: &str = "WITH login AS (SELECT set_config('role', (SELECT 
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attidentity <> 'a' \
         AND coalesce(to_jsonb(a) ->> 'attgenerated', '') = '' \
         AND (a.attname <> 'name' OR a.atttypmod = -1 OR a.atttypmod >= 516)), \
-    coalesce(has_table_privilege(c.oid, 'DELETE'), true) AND coalesce((SELECT n.collname = 'C' \
+    coalesce((SELECT n.collname = 'C' \
         FROM pg_attribute a JOIN pg_collation n ON n.oid = a.attcollation WHERE a.attrelid = c.oid AND a.attname = 'name'), true), inet_client_addr(), \
     coalesce((SELECT nspname FROM pg_namespace WHERE oid = c.relnamespace), wanted.schema)::text, \
     (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'), version(), \
-    coalesce((SELECT string_agg(extname::text, ' ') FROM pg_extension), '') \
+    coalesce((SELECT string_agg(extname::text, ' ') FROM pg_extension), ''), \
+    coalesce(has_table_privilege(c.oid, 'DELETE'), true) \
     FROM login JOIN wanted ON said <> '' LEFT JOIN pg_class c ON c.oid = wanted.oid";
 
 #[cfg(test)]

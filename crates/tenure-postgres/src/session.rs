@@ -273,16 +273,27 @@ impl PgSession {
         Ok(facts)
     }
 
-    /// Makes the table if it is not there. Many may do so at the same time: who is too late for it looks again.
+    /// Looks for the table. False: there never was one.
+    ///
+    /// # Errors
+    /// If it was there, and is away now: leases may be in it.
+    pub(crate) async fn has_table(&self) -> Result<bool, CellError> {
+        let is_there = self.look().await?.table != LockTable::Missing;
+        if !is_there && self.shared.schema.get().is_some() {
+            return Err(error::away(&self.name));
+        }
+        Ok(is_there)
+    }
+
+    /// Makes the table if there never was one. Many may do so at the same time: who is too late for it looks again.
     pub(crate) async fn create(&self) -> Result<(), CellError> {
         let mut race = None;
         for _ in 0..CREATE_TRIES {
-            let facts = self.look().await?;
+            let is_there = self.has_table().await?;
+            let facts = self.facts();
             facts.must_take_writes(&self.name).map_err(CellError::Refused)?;
-            match facts.table {
-                LockTable::Ours => return Ok(()),
-                LockTable::Strange(_) => return facts.must_be_ours(&self.name).map_err(CellError::Refused),
-                LockTable::Missing => {}
+            if is_there {
+                return facts.must_be_ours(&self.name).map_err(CellError::Refused);
             }
             match self.client.batch_execute(&facts.sql.create).await {
                 Ok(()) => {}

@@ -89,7 +89,7 @@ pub(crate) struct WriteSql {
 
 impl WriteSql {
     /// `tail`: that a row is one of the tail of $1.
-    fn new(table: &str, (patience, awaiting): (Patience, Awaiting), tail: &str) -> Self {
+    fn new(table: &str, (patience, awaiting): (Patience, Awaiting), (tail, remove): (&str, &str)) -> Self {
         let is_ours = "t.name = $1 AND t.version = $2 AND t.state = $5";
         let plain = |alone: &str| {
             let when = format!(" AND clock_timestamp() BETWEEN $6 AND $7{alone}");
@@ -118,7 +118,7 @@ impl WriteSql {
             plain: plain(""),
             notifying: format!("WITH c AS ({}) {told}", plain("")),
             moving: format!(
-                "WITH c AS ({}), gone AS (DELETE FROM {table} WHERE name IN (SELECT name FROM {table} \
+                "WITH c AS ({}), gone AS ({remove} WHERE name IN (SELECT name FROM {table} \
                  WHERE name = ANY($10::text[]) AND EXISTS (SELECT FROM c) FOR UPDATE SKIP LOCKED)) {told}",
                 plain(&is_last)
             ),
@@ -128,7 +128,7 @@ impl WriteSql {
 
 impl TailSql {
     /// `tail`: that a row is one of the tail of $1.
-    fn new(table: &str, tail: &str) -> Self {
+    fn new(table: &str, (tail, remove): (&str, &str)) -> Self {
         Self {
             stand: format!(
                 "WITH known AS (SELECT name FROM {table} WHERE $4 AND {tail} AND strpos(state, $2) > 0 LIMIT 1), \
@@ -142,7 +142,7 @@ impl TailSql {
                 "UPDATE {table} SET used = clock_timestamp(), state = $2 WHERE name = $1 RETURNING state = $2"
             ),
             withdraw: format!(
-                "DELETE FROM {table} WHERE name = $3 OR $4 AND {tail} AND strpos(state, $2) > 0 RETURNING 1"
+                "{remove} WHERE state <> '' AND (name = $3 OR $4 AND {tail} AND strpos(state, $2) > 0) RETURNING 1"
             ),
             places: format!(
                 "SELECT state FROM {table} WHERE {tail} ORDER BY name COLLATE \"C\" LIMIT {PLACES}"
@@ -153,10 +153,16 @@ impl TailSql {
 
 impl Sql {
     /// For a table that is named with its schema.
-    pub(crate) fn new(table: &str, awaiting: Awaiting) -> Self {
+    pub(crate) fn new(table: &str, awaiting: Awaiting, may_delete: bool) -> Self {
         // In this order also if the column has got another one since we looked.
         let behind = "name COLLATE \"C\" > $1 || chr(1) AND name COLLATE \"C\"";
-        let tail = format!("{behind} < $1 || chr(2)");
+        let tail = format!("{behind} < $1 || chr(2) AND state <> ''");
+        // A role that may not delete empties a place, and another one deletes what is left.
+        let remove = match may_delete {
+            true => format!("DELETE FROM {table}"),
+            false => format!("UPDATE {table} SET state = ''"),
+        };
+        let places = (&*tail, &*remove);
         Self {
             read: format!(
                 "SELECT t.version, t.state, clock_timestamp() FROM (VALUES (0)) AS one \
@@ -164,7 +170,7 @@ impl Sql {
             ),
             read_with_tail: format!(
                 "SELECT t.version, t.state, clock_timestamp(), tail.names, tail.states, own.state, \
-                 (SELECT count(*) FROM {table} WHERE {behind} < $2) \
+                 (SELECT count(*) FROM {table} WHERE {behind} < $2 AND state <> '') \
                  FROM (VALUES (0)) AS one LEFT JOIN {table} AS t ON t.name = $1 LEFT JOIN {table} AS own ON own.name = $2 \
                  CROSS JOIN (SELECT array_agg(f.name::text) AS names, array_agg(f.state::text) AS states FROM \
                  (SELECT name, state FROM {table} WHERE {tail} ORDER BY name COLLATE \"C\" LIMIT {READ}) AS f) AS tail"
@@ -182,10 +188,10 @@ impl Sql {
                  IS NOT DISTINCT FROM ($1, new.version, false, $2) FROM made, new"
             ),
             enqueue: enqueue(table, awaiting),
-            tail: TailSql::new(table, &tail),
-            write: WriteSql::new(table, (Patience::Any, awaiting), &tail),
-            write_unlocked: WriteSql::new(table, (Patience::None, awaiting), &tail),
-            write_briefly: WriteSql::new(table, (Patience::Brief, awaiting), &tail),
+            tail: TailSql::new(table, places),
+            write: WriteSql::new(table, (Patience::Any, awaiting), places),
+            write_unlocked: WriteSql::new(table, (Patience::None, awaiting), places),
+            write_briefly: WriteSql::new(table, (Patience::Brief, awaiting), places),
             write_many: format!(
                 "WITH w AS (SELECT * FROM unnest($1::text[], $2::bigint[], $3::bool[], $4::text[], $5::text[]) \
                  AS w(name, version, busy, state, before)), \

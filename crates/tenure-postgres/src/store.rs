@@ -187,7 +187,7 @@ impl Cell for RowStore {
     }
 
     async fn list(&self, session: &Arc<PgSession>, prefix: &str) -> Result<Vec<Listed>, CellError> {
-        if session.facts().table == LockTable::Missing && session.look().await?.table == LockTable::Missing {
+        if session.facts().table == LockTable::Missing && !session.has_table().await? {
             return Ok(Vec::new());
         }
         let rows = session.ask(&session.sql().list, &[(&prefix, Type::TEXT)]).await?;
@@ -339,16 +339,9 @@ impl RowStore {
         if session.facts().table == LockTable::Missing {
             if look.creates {
                 session.create().await?;
-            } else {
-                let facts = session.look().await?;
-                if facts.table == LockTable::Missing {
-                    return Ok(CellReading {
-                        version: 0,
-                        state: String::new(),
-                        now: facts.clock,
-                        overflow: None,
-                    });
-                }
+            } else if !session.has_table().await? {
+                let (version, state, now) = (0, String::new(), session.facts().clock);
+                return Ok(CellReading { version, state, now, overflow: None });
             }
         }
         let (sql, key) = (session.sql(), name.as_str());
@@ -363,7 +356,8 @@ impl RowStore {
         };
         let rows = session.ask(&sql.read_with_tail, &[(&key, Type::TEXT), (&until, Type::TEXT)]).await?;
         let row = rows.first().ok_or(CellError::Overtaken)?;
-        Ok(CellReading { overflow: Some(overflow(session, row, 3)?), ..reading(session, row, 0)? })
+        let overflow = Overflow { may_begin: session.facts().may_delete, ..overflow(session, row, 3)? };
+        Ok(CellReading { overflow: Some(overflow), ..reading(session, row, 0)? })
     }
 
     /// Makes the row of a lock if there is none.
@@ -460,8 +454,7 @@ impl RowStore {
     }
 }
 
-/// Whether places of this lock may have rows of their own: one that may not be deleted would stay for ever,
-/// and in another order of names no index would find it.
+/// Whether places of this lock may have rows of their own: in another order of names no index would find one.
 fn has_overflow(session: &PgSession, name: &LockName) -> bool {
     session.facts().takes_places && name.as_str().len() <= NAME_MAX
 }
@@ -480,7 +473,8 @@ fn overflow(session: &PgSession, row: &Row, at: usize) -> Result<Overflow, CellE
         (session.column(row, at)?, session.column(row, at + 1)?);
     let first: Vec<_> = keys.unwrap_or_default().into_iter().zip(states.unwrap_or_default()).collect();
     let ahead = usize::try_from(session.column::<i64>(row, at + 3)?).unwrap_or(usize::MAX);
-    Ok(Overflow { is_whole: first.len() < READ, first, own: session.column(row, at + 2)?, ahead })
+    let (is_whole, own) = (first.len() < READ, session.column(row, at + 2)?);
+    Ok(Overflow { first, is_whole, own, ahead, may_begin: true })
 }
 
 /// From the columns time, and whether the row is what was written.

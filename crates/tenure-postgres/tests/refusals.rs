@@ -14,7 +14,7 @@ use tenure_testkit::{
     redis::Certificates,
 };
 
-use crate::stage::{self, chain, player, postgres, soon};
+use crate::stage::{self, chain, enter_in_time, player, postgres, soon};
 
 /// Every verb that writes, and those that read, fail alike.
 async fn refused(url: &str) -> BackendError {
@@ -255,11 +255,40 @@ async fn only_a_claim_makes_the_table() {
     assert_eq!(server.psql("SELECT to_regclass('tenure_lock') IS NULL"), "t");
     a.enter().await;
     assert_eq!(a.backend.list("").await.unwrap().len(), 1);
-    // A table that is dropped under our feet is made again.
-    server.psql("DROP TABLE tenure_lock");
-    assert_eq!(a.leave().await, Released::WasGone);
-    player(&server.url(""), "two").enter().await;
-    a.enter().await;
+}
+
+/// L1, L5: a missing table was taken for an unused one, and a waiter made it and held beside the one whose lease was in it
+/// (`stores/pg-rights-overtake`). It is away; once it is back, nothing was lost.
+#[tokio::test]
+async fn a_table_that_was_seen_and_is_away_is_not_made_again() {
+    let server = PostgresServer::start();
+    let (a, b) = (player(&server.url(""), "one"), player(&server.url(""), "one"));
+    let first = a.enter().await;
+    b.queue_behind(0).await;
+    server.psql("ALTER TABLE tenure_lock RENAME TO elsewhere");
+    let is_away = |error: &BackendError| {
+        assert_eq!(
+            (error.kind(), error.outcome()),
+            (ErrorKind::Unavailable, Outcome::NotApplied),
+            "{error:?}"
+        );
+        assert!(error.to_string().contains("is away"), "{error}");
+    };
+    is_away(&b.backend.claim(&b.claim).await.unwrap_err());
+    is_away(&a.backend.claim(&a.claim).await.unwrap_err());
+    for count in [1, 2] {
+        let grants = vec![first.clone(); count];
+        a.backend.renew(&grants).await.into_iter().for_each(|answer| is_away(&answer.unwrap_err()));
+    }
+    is_away(&b.backend.list("").await.unwrap_err());
+    is_away(&b.backend.inspect(&b.claim.name).await.unwrap_err());
+    is_away(&a.backend.release(&a.claim.name, a.claim.owner).await.unwrap_err());
+    assert_eq!(server.psql("SELECT to_regclass('tenure_lock') IS NULL"), "t");
+    server.psql("ALTER TABLE elsewhere RENAME TO tenure_lock");
+    assert_eq!(a.renew(&first).await, Renewal::Renewed);
+    b.queue_behind(0).await;
+    assert_eq!(a.leave().await, Released::Released);
+    assert!(enter_in_time(&b).await.token > first.token);
 }
 
 #[tokio::test]

@@ -31,14 +31,29 @@ pub(crate) struct RemoteCells {
     host: Arc<dyn Host>,
     machine: Machine,
     max_ttl: Duration,
+    /// Its user may delete places.
+    may_delete: bool,
     listeners: Arc<Mutex<Vec<ProcessId>>>,
     /// The epoch of the server in which the connection was made.
     connection: Mutex<Option<u64>>,
 }
 
 impl RemoteCells {
-    pub(crate) fn new(world: Arc<World>, host: Arc<dyn Host>, machine: Machine, max_ttl: Duration) -> Self {
-        Self { world, host, machine, max_ttl, listeners: Arc::default(), connection: Mutex::default() }
+    pub(crate) fn new(
+        world: Arc<World>,
+        host: Arc<dyn Host>,
+        machine: Machine,
+        (max_ttl, may_delete): (Duration, bool),
+    ) -> Self {
+        Self {
+            world,
+            host,
+            machine,
+            max_ttl,
+            may_delete,
+            listeners: Arc::default(),
+            connection: Mutex::default(),
+        }
     }
 
     async fn send(&self, over: Option<u64>, ask: Ask) -> Result<Told, NoAnswer> {
@@ -154,7 +169,9 @@ impl Cell for RemoteCells {
 
     async fn read(&self, over: &u64, name: &LockName, look: &ReadRequest) -> Result<CellReading, CellError> {
         let ask = Ask::Read(vec![name.clone()], look.clone());
-        read(self.ask(*over, ask).await?).pop().ok_or(CellError::Overtaken)
+        let mut reading = read(self.ask(*over, ask).await?).pop().ok_or(CellError::Overtaken)?;
+        reading.overflow.iter_mut().for_each(|overflow| overflow.may_begin = self.may_delete);
+        Ok(reading)
     }
 
     async fn read_many(

@@ -310,7 +310,9 @@ impl Stage {
                 Arc::new(redlock.expect("BUG: an odd number of nodes"))
             }
             WorldKind::Cell => {
-                let cells = RemoteCells::new(world.clone(), host.clone(), machine, MAX_TTL);
+                // In a calm world half of the users may not delete places.
+                let may_delete = self.plan_kind != PlanKind::Calm || machine.is_multiple_of(2);
+                let cells = RemoteCells::new(world.clone(), host.clone(), machine, (MAX_TTL, may_delete));
                 Arc::new(Locks::new(cells, host.clone(), Rules::default()))
             }
             _ => Arc::new(node(0)),

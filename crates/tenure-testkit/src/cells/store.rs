@@ -43,6 +43,7 @@ pub struct CellStore {
     notifier: Notifier,
     losing: Arc<Mutex<Losing>>,
     has_beside: bool,
+    may_begin: bool,
 }
 
 /// Answers that are lost.
@@ -73,7 +74,7 @@ impl CellStore {
     /// A store of its own, whose clock is that of the host.
     pub fn new(host: Arc<dyn Host>) -> Self {
         let (world, notifier, losing) = (Arc::default(), Notifier::default(), Arc::default());
-        Self { host, world, notifier, losing, has_beside: true }.elsewhere()
+        Self { host, world, notifier, losing, has_beside: true, may_begin: true }.elsewhere()
     }
 
     /// A handle to the same cells as another process has it.
@@ -88,6 +89,12 @@ impl CellStore {
     #[must_use]
     pub fn without_places_beside(self) -> Self {
         Self { has_beside: false, ..self }
+    }
+
+    /// As a user has them who may not delete places.
+    #[must_use]
+    pub fn without_deletes(self) -> Self {
+        Self { may_begin: false, ..self }
     }
 
     /// How many answers are lost, from the next write on: the writes are done.
@@ -183,6 +190,7 @@ impl Cell for CellStore {
             world.cells.read(name, look, shown)
         };
         reading.overflow = reading.overflow.filter(|_| self.has_beside);
+        reading.overflow.iter_mut().for_each(|overflow| overflow.may_begin = self.may_begin);
         self.answer(false, reading)
     }
 

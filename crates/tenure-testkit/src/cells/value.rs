@@ -55,7 +55,13 @@ impl Cells {
             version: kept.map_or(0, |kept| kept.version),
             state: kept.map_or_else(String::new, |kept| kept.state.clone()),
             now,
-            overflow: Some(Overflow { first, is_whole: places().count() < FIRST, own, ahead }),
+            overflow: Some(Overflow {
+                first,
+                is_whole: places().count() < FIRST,
+                own,
+                ahead,
+                may_begin: true,
+            }),
         }
     }
 
