@@ -81,30 +81,18 @@ impl Sql {
         Self { table }
     }
 
-    /// Reads one lock. Out: version, state, time, autocommit; no version: there is no such lock.
-    pub(crate) fn read(&self, name: &LockName) -> String {
-        self.read_and(name, "")
-    }
-
-    fn read_and(&self, name: &LockName, more: &str) -> String {
-        let (table, name) = (&self.table, hex(name.as_str()));
+    /// Reads one lock with the first places behind its queue. `until`: up to which key places are counted. Out: version,
+    /// state, time, autocommit, how many places stand before that key; no version: there is no such lock. Then a row for
+    /// the place at that key and one for each of the first places, with key and state in place of version and state, and
+    /// with 2 and 3 in place of autocommit.
+    pub(crate) fn read(&self, name: &LockName, until: &str) -> String {
+        let (table, all, ahead) = (&self.table, places_of(name), self.ahead(name, until));
         format!(
-            "SELECT t.version, t.state, {CLOCK}, {AUTOCOMMIT}{more} FROM (SELECT 1 AS one) AS one \
-             LEFT JOIN {table} AS t ON t.name = {name}"
-        )
-    }
-
-    /// The same with the first places behind its queue. `until`: up to which key places are counted. Out: and,
-    /// in each row, how many places stand before that key; then a row for the place at that key and one for
-    /// each of the first places, with key and state in place of version and state, and with 2 and 3 in place
-    /// of autocommit.
-    pub(crate) fn read_with_places(&self, name: &LockName, until: &str) -> String {
-        let (table, all) = (&self.table, places_of(name));
-        let one = self.read_and(name, &format!(", {}", self.ahead(name, until)));
-        format!(
-            "({one}) UNION ALL (SELECT name, state, 0, 2, 0 FROM {table} WHERE name = {}) \
+            "(SELECT t.version, t.state, {CLOCK}, {AUTOCOMMIT}, {ahead} FROM (SELECT 1 AS one) AS one \
+             LEFT JOIN {table} AS t ON t.name = {}) UNION ALL (SELECT name, state, 0, 2, 0 FROM {table} WHERE name = {}) \
              UNION ALL (SELECT name, state, 0, 3, 0 FROM {table} WHERE {all} AND {THERE} ORDER BY name LIMIT {READ}) \
              LIMIT {MOST}",
+            hex(name.as_str()),
             place_row(name, until)
         )
     }

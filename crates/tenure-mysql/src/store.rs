@@ -95,7 +95,7 @@ impl Cell for RowStore {
             // Behind all digits.
             Until::End => "g",
         };
-        let answer = session.ask(self.shared.sql.read_with_places(name, until)).await?;
+        let answer = session.ask(self.shared.sql.read(name, until)).await?;
         let overflow = overflow(name, &answer, session.facts().may_delete);
         Ok(CellReading { overflow: Some(overflow), ..reading(session, &answer, 0)? })
     }
@@ -501,7 +501,7 @@ fn reading(session: &Session, answer: &Answer, row: usize) -> Result<CellReading
     Ok(CellReading { version, state: answer.text(row, 1).unwrap_or_default(), now, overflow: None })
 }
 
-/// From the rows of [`sql::Sql::read_with_places`].
+/// From the rows of [`sql::Sql::read`].
 fn overflow(name: &LockName, answer: &Answer, may_begin: bool) -> Overflow {
     let of = |kind| (0..answer.rows.len()).filter(move |row| answer.number(*row, 3) == Some(kind));
     let text = |row, column| answer.text(row, column).unwrap_or_default();
