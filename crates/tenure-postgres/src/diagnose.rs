@@ -381,7 +381,7 @@ mod tests {
                 many_writers: None,
                 schema: None,
                 awaiting: Awaiting("on"),
-                sql: Arc::new(Sql::new("locks", Awaiting("on"))),
+                sql: Arc::new(Sql::new("locks", Awaiting("on"), true)),
             },
             ours: Duration::ZERO,
             version: "11.0".into(),
