@@ -162,7 +162,7 @@ impl Session {
             facts.may_delete =
                 !matches!(deleted, Err(CellError::Refused(error)) if error.kind() == ErrorKind::Denied);
         }
-        if facts.table != LockTable::Missing {
+        if matches!(facts.table, LockTable::Ours(_)) {
             self.shared.has_seen.store(true, Ordering::Release);
         }
         *locked(&self.facts) = facts.clone();

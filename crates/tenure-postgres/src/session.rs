@@ -32,6 +32,8 @@ pub(crate) struct PostgresState {
     pub(crate) host: Arc<dyn Host>,
     /// Where the table is, once it was found: no later connection looks for it along another path.
     pub(crate) schema: OnceLock<String>,
+    /// The table was there, and ours: it is not made again.
+    has_seen: AtomicBool,
     /// Which database it is, where several servers are named.
     identifier: OnceLock<i64>,
     /// Whom a hint reaches without the server.
@@ -46,6 +48,7 @@ impl PostgresState {
             config: Arc::new(config),
             host,
             schema: OnceLock::new(),
+            has_seen: AtomicBool::new(false),
             identifier: OnceLock::new(),
             notifier,
         }
@@ -59,6 +62,9 @@ impl PostgresState {
 
     /// A table that was found stays where it is.
     fn found(&self, facts: &ConnectionFacts) {
+        if facts.table == LockTable::Ours {
+            self.has_seen.store(true, Ordering::Release);
+        }
         if facts.table != LockTable::Missing
             && let Some(schema) = &facts.schema
         {
@@ -279,7 +285,7 @@ impl PgSession {
     /// If it was there, and is away now: leases may be in it.
     pub(crate) async fn has_table(&self) -> Result<bool, CellError> {
         let is_there = self.look().await?.table != LockTable::Missing;
-        if !is_there && self.shared.schema.get().is_some() {
+        if !is_there && self.shared.has_seen.load(Ordering::Acquire) {
             return Err(error::away(&self.name));
         }
         Ok(is_there)
