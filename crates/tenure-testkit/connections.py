@@ -3,7 +3,7 @@
 
     TENURE=target/release/tenure python3 crates/tenure-testkit/connections.py [mariadb|postgres|pgbouncer|redis] [SECONDS] [N,N,…]
 
-Prints a line for each store, fault and n: the most sockets of the n processes, and the most connections that the server
+FAULTS=locked,stopped,… names some of the faults. Prints a line for each store, fault and n: the most sockets of the n processes, and the most connections that the server
 shows where it can be asked. Needs mariadbd, postgres, pgbouncer, redis-server. All of it listens on 127.0.0.1.
 """
 import os, pathlib, shutil, signal, socket, subprocess, sys, tempfile, threading, time
@@ -99,7 +99,7 @@ class Proxy(threading.Thread):
 
 
 class Store:
-    faults = ["none", "stopped", "silent", "reset", "slow", "locked", "auth", "full"]
+    faults = os.environ.get("FAULTS", "none,stopped,silent,reset,slow,locked,auth,full").split(",")
     held = None
 
     def __init__(self):
