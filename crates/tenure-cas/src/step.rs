@@ -8,11 +8,11 @@
 //! or is guessed. Perhaps another server showed it: a proxy sends readings to a replica, an address moves. So the
 //! writer's clock judges it, in the step that writes: it must be between `now` and `until` (see [`Draft`]). The leases
 //! that had expired at `now` have expired by that clock as well. And no lease ends too early by it. Let `waited` be
-//! what this process has measured from the begin of the verb until it sent the write. Then `until` is `now` + `waited`
-//! + [`TOLERANCE`], and a lease ends at `now` + ttl + `TOLERANCE`: by the writer's clock no sooner than ttl − `waited`
-//! after the write, which came after the begin + `waited`. Its owner believes in it for the ttl, counted from before
-//! the begin. Any write of another client since the reading has changed the version, so this write fails. A write
-//! that waits for another transaction ends leases early, never late.
+//! what this process has measured from the begin of the verb until it sent the write. Then `until` is the sum of
+//! `now`, `waited` and [`TOLERANCE`], and a lease ends at the sum of `now`, ttl and `TOLERANCE`: by the writer's clock
+//! no sooner than ttl − `waited` after the write, which came at least `waited` after the begin. Its owner treats it as
+//! held for the ttl, counted from before the begin. Any write of another client since the reading has changed the
+//! version, so this write fails. A write that waits for another transaction ends leases early, never late.
 //!
 //! **A missing cell is made first, without a holder.** Each write goes on top of a version from the store, and no
 //! two cells have the same first version. So a late claim, after the cell was granted to others and deleted, does
