@@ -47,16 +47,21 @@ fn run_of(gate: &str) -> &str {
     gate.match_indices('.').nth(1).map_or(gate, |(end, _)| &gate[..end])
 }
 
+/// Mostly the gate is the very same.
+fn is_same_run(known: &str, gate: &str) -> bool {
+    known == gate || run_of(known) == run_of(gate)
+}
+
 impl TokenWatermark {
     /// Zero for another run or history: it counts for itself.
     fn through(&self, gate: &str) -> u64 {
         let known = locked(&self.0);
-        if run_of(&known.0) == run_of(gate) { known.1 } else { 0 }
+        if is_same_run(&known.0, gate) { known.1 } else { 0 }
     }
 
     pub(crate) fn learn(&self, gate: &str, last: u64) {
         let mut known = locked(&self.0);
-        if run_of(&known.0) == run_of(gate) {
+        if is_same_run(&known.0, gate) {
             known.1 = known.1.max(last);
         } else {
             *known = (Arc::from(gate), last);

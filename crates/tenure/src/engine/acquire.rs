@@ -333,7 +333,7 @@ impl<'a> AcquireAttempt<'a> {
 
 impl Drop for AcquireAttempt<'_> {
     fn drop(&mut self) {
-        if self.engine.is_ours() {
+        if self.release_as.is_some() && self.engine.is_ours() {
             self.release_in_background();
         }
     }

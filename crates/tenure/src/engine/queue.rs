@@ -28,8 +28,8 @@ use std::{
 
 use foldhash::HashMap;
 use tenure_core::{
-    BackendError, Claim, FencingToken, Grant, HolderView, Host, Label, LockName, Moment, OwnerId, Timing,
-    locked,
+    BackendError, Claim, FencingToken, Grant, HolderView, Host, Label, LockName, Mode, Moment, OwnerId,
+    Timing, locked,
 };
 use tokio::sync::Notify;
 
@@ -322,10 +322,14 @@ impl LocalWaiter<'_> {
     pub(crate) fn on_granted(&self, now: Moment, cell: &Arc<HoldCell>, claim: &Claim) {
         let grant = cell.grant();
         let mut queue = self.lock();
-        let mut own = HolderView::new(grant.owner.to_string(), claim.mode);
-        (own.label, own.since, own.is_this_process) = (Some((*claim.label).clone()), Some(now.wall), true);
         (queue.last.ahead, queue.last.holder, queue.last.is_busy) = (0, None, false);
-        queue.last.own = Some((Arc::downgrade(cell), own));
+        queue.last.own = Some(OwnHolder {
+            cell: Arc::downgrade(cell),
+            owner: grant.owner,
+            mode: claim.mode,
+            label: claim.label.clone(),
+            since: now.wall,
+        });
         let terms = queue.waiters.get(&self.number).and_then(|waiter| waiter.terms.clone());
         queue.lease = terms.and_then(|terms| SharedLease::of(now, grant, terms));
     }
@@ -398,9 +402,28 @@ struct LastStoreAnswer {
     is_busy: bool,
     /// When the lock was last known not to be free: by an answer, or by a lease of this process.
     busy_at: Option<Moment>,
-    /// The lease that a waiter of this queue got last, and how it is shown.
-    own: Option<(Weak<HoldCell>, HolderView)>,
+    /// The lease that a waiter of this queue got last.
+    own: Option<OwnHolder>,
     failure: Option<StoreFailure>,
+}
+
+/// A holder of this process. Its view costs texts, and mostly nobody asks for it.
+struct OwnHolder {
+    cell: Weak<HoldCell>,
+    owner: OwnerId,
+    mode: Mode,
+    label: Arc<Label>,
+    since: Duration,
+}
+
+impl OwnHolder {
+    /// As it is shown while it holds, or after that.
+    fn view(&self) -> HolderView {
+        let mut view = HolderView::new(self.owner.to_string(), self.mode);
+        (view.label, view.since, view.is_this_process) =
+            (Some((*self.label).clone()), Some(self.since), true);
+        view
+    }
 }
 
 /// Since when the store fails without a break, the last failure, and its error.
@@ -512,8 +535,8 @@ impl LocalQueue {
         let Some(passed) = token.and_then(|token| cell.pass_on(now, token, None)) else { return false };
         lease.on_holder(now);
         let passed = Arc::new(passed);
-        if let Some((own, _)) = &mut self.last.own {
-            *own = Arc::downgrade(&passed);
+        if let Some(own) = &mut self.last.own {
+            own.cell = Arc::downgrade(&passed);
         }
         keep(passed.clone());
         first.state = WaiterState::PassedOn(passed);
@@ -529,16 +552,15 @@ impl LocalQueue {
     /// The status of this waiter: how many are ahead, and the holder. The holder is this process, if known, or the
     /// one in the store's last answer.
     fn shown_to(&self, number: u64) -> WaitStatus {
-        let own = self.last.own.as_ref().and_then(|(cell, view)| {
-            let (cell, mut view) = (cell.upgrade()?, view.clone());
+        let own = self.last.own.as_ref().and_then(|own| {
+            let (cell, mut view) = (own.cell.upgrade()?, own.view());
             let left = cell.remaining();
             (view.token, view.expires_in) = (Some(cell.grant().token), Some(left));
             (!left.is_zero()).then_some(view)
         });
         // Between two turns the last holder of this process is shown: an old name is better than none.
         let former = || {
-            let (_, view) = self.last.own.as_ref()?;
-            let mut view = view.clone();
+            let mut view = self.last.own.as_ref()?.view();
             view.expires_in = Some(Duration::ZERO);
             Some(view)
         };
@@ -548,7 +570,7 @@ impl LocalQueue {
 
     /// Notes whether another owner has the lock now, as far as is known here.
     fn see_whether_busy(&mut self, now: Moment) {
-        let own = self.last.own.as_ref().and_then(|(cell, _)| cell.upgrade());
+        let own = self.last.own.as_ref().and_then(|own| own.cell.upgrade());
         if self.last.is_busy || own.is_some_and(|own| own.is_valid(now)) {
             self.last.busy_at = Some(now);
         }
@@ -656,7 +678,7 @@ fn block_for(behind: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use tenure_core::{Mode, ProcessId};
+    use tenure_core::ProcessId;
 
     use super::*;
 
@@ -668,13 +690,19 @@ mod tests {
     /// A timeout names a holder whenever one is known: between two turns of this process it named none.
     #[test]
     fn between_two_turns_the_last_holder_is_shown_and_a_known_one_before_it() {
-        let (ours, theirs) =
-            ["1", "2"].map(|digit| HolderView::new(digit.repeat(48), Mode::Exclusive)).into();
+        let theirs = HolderView::new("2".repeat(48), Mode::Exclusive);
+        let ours = grant(1).owner;
         let mut queue = LocalQueue::default();
         assert!(queue.shown_to(0).holder.is_none());
-        queue.last.own = Some((Weak::new(), ours.clone()));
+        queue.last.own = Some(OwnHolder {
+            cell: Weak::new(),
+            owner: ours,
+            mode: Mode::Exclusive,
+            label: Arc::default(),
+            since: Duration::ZERO,
+        });
         let shown = queue.shown_to(0).holder.unwrap();
-        assert_eq!((shown.owner, shown.expires_in), (ours.owner, Some(Duration::ZERO)));
+        assert_eq!((shown.owner, shown.expires_in), (ours.to_string(), Some(Duration::ZERO)));
         queue.last.holder = Some(theirs.clone());
         assert_eq!(queue.shown_to(0).holder, Some(theirs));
     }

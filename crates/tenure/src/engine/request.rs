@@ -9,7 +9,7 @@ use std::{
     mem,
     pin::Pin,
     process,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -96,14 +96,18 @@ impl<W: Future, F: Fn() -> W::Output + Unpin> Future for Unforked<W, F> {
         if self.pid != process::id() {
             return Poll::Ready((self.forked)());
         }
-        self.work.as_mut().expect("BUG: it is there until it is dropped").as_mut().poll(context)
+        let work = self.work.as_mut().expect("BUG: polled after its end");
+        let output = ready!(work.as_mut().poll(context));
+        // Here the process was looked at: a look costs a system call.
+        self.work = None;
+        Poll::Ready(output)
     }
 }
 
 impl<W: Future, F> Drop for Unforked<W, F> {
     fn drop(&mut self) {
-        if self.pid != process::id() {
-            mem::forget(self.work.take());
+        if let Some(work) = self.work.take().filter(|_| self.pid != process::id()) {
+            mem::forget(work);
         }
     }
 }
