@@ -364,7 +364,10 @@ impl Cluster {
                 let mut failed = unreached("no node answers");
                 while let Some(answer) = asked.next().await {
                     match answer {
-                        Ok(ranges) => return Ok(this.learn(&ranges)),
+                        Ok(ranges) => {
+                            this.learn(&ranges);
+                            return Ok(());
+                        }
                         Err(error) => failed = error,
                     }
                 }
