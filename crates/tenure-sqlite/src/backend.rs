@@ -98,26 +98,7 @@ impl Backend for Sqlite {
     }
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
-        let answers = self.store().transact(false, Haste::Holder, |tx| {
-            let mut longest = Duration::ZERO;
-            let mut answers = Vec::with_capacity(grants.len());
-            for Grant { name, owner, ttl, .. } in grants {
-                let answer =
-                    tx.step(name, None, |ledger, now, rules| Ok(ledger.renew(now, rules, *owner, *ttl)))?;
-                if answer == Renewal::Renewed {
-                    longest = longest.max(*ttl);
-                }
-                answers.push(answer);
-            }
-            tx.remember_ttl(longest)?;
-            Ok(answers)
-        });
-        match answers {
-            Ok(Some(answers)) => answers.into_iter().map(Ok).collect(),
-            // The file is gone, and with it the lease.
-            Ok(None) => grants.iter().map(|_| Ok(Renewal::Gone)).collect(),
-            Err(error) => grants.iter().map(|_| Err(error.clone())).collect(),
-        }
+        renew(&mut self.store(), grants)
     }
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
@@ -207,5 +188,33 @@ impl QuorumNode for Sqlite {
             tx.step(name, None, |ledger, now, rules| Ok(ledger.raise(now, rules, owner, to)))
         })?;
         Ok(answer.unwrap_or(Raised::Gone))
+    }
+}
+
+fn renew(store: &mut FileStore, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
+    let answers = store.transact(false, Haste::Holder, |tx| {
+        let mut longest = Duration::ZERO;
+        let mut answers = Vec::with_capacity(grants.len());
+        for Grant { name, owner, ttl, .. } in grants {
+            let answer =
+                tx.step(name, None, |ledger, now, rules| Ok(ledger.renew(now, rules, *owner, *ttl)))?;
+            if answer == Renewal::Renewed {
+                longest = longest.max(*ttl);
+            }
+            answers.push(answer);
+        }
+        tx.remember_ttl(longest)?;
+        Ok(answers)
+    });
+    match answers {
+        Ok(Some(answers)) => answers.into_iter().map(Ok).collect(),
+        // The file is gone, and with it the lease.
+        Ok(None) => grants.iter().map(|_| Ok(Renewal::Gone)).collect(),
+        // In parts: what the disk has room for in one transaction is not known.
+        Err(error) if grants.len() > 1 && error::lacks_room(&error) => {
+            let (some, others) = grants.split_at(grants.len() / 2);
+            [renew(store, some), renew(store, others)].concat()
+        }
+        Err(error) => grants.iter().map(|_| Err(error.clone())).collect(),
     }
 }

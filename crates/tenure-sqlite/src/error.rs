@@ -52,10 +52,15 @@ pub(crate) fn is_refusal(error: &rusqlite::Error) -> bool {
         ErrorCode::CannotOpen,
         ErrorCode::NotADatabase,
         ErrorCode::DatabaseCorrupt,
-        // SQLite has rolled back. What is in the log of the transaction has no end, and counts for nothing.
-        ErrorCode::DiskFull,
     ];
-    error.sqlite_error_code().is_some_and(|code| refusals.contains(&code))
+    error.sqlite_error_code().is_some_and(|code| refusals.contains(&code)) || is_out_of_room(error)
+}
+
+/// SQLite has rolled back. A quota is told as a write that failed.
+fn is_out_of_room(error: &rusqlite::Error) -> bool {
+    let is_failed_write =
+        error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_WRITE);
+    is_failed_write || error.sqlite_error_code() == Some(ErrorCode::DiskFull)
 }
 
 /// What is left is for what is held.
@@ -64,13 +69,21 @@ pub(crate) fn disk_full(path: &Path) -> BackendError {
 }
 
 /// Whether SQLite was refused room for what it had to write, and rolled back.
-pub(crate) fn is_disk_full(error: &BackendError) -> bool {
-    let cause = error.source().and_then(|cause| cause.downcast_ref::<rusqlite::Error>());
-    cause.and_then(rusqlite::Error::sqlite_error_code) == Some(ErrorCode::DiskFull)
+pub(crate) fn lacks_room(error: &BackendError) -> bool {
+    error.source().and_then(|cause| cause.downcast_ref()).is_some_and(is_out_of_room)
+}
+
+/// It is committed, and perhaps lost by a power cut.
+pub(crate) fn not_flushed(path: &Path, error: std::io::Error) -> BackendError {
+    BackendError::new(ErrorKind::Unavailable, Outcome::Unknown, IO_ERROR)
+        .with("file", path.display())
+        .caused_by(error)
 }
 
 fn translate(path: &Path, error: rusqlite::Error, outcome: Outcome) -> BackendError {
     let (kind, message) = match error.sqlite_error_code() {
+        // What is in the log of the transaction has no end, and counts for nothing.
+        Some(ErrorCode::DiskFull) => return disk_full(path).caused_by(error),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => return busy(path),
         Some(ErrorCode::ReadOnly) => {
             (ErrorKind::Denied, "the database file is read-only; give this user write permission")
@@ -90,8 +103,7 @@ fn translate(path: &Path, error: rusqlite::Error, outcome: Outcome) -> BackendEr
         Some(ErrorCode::DatabaseCorrupt) => {
             (ErrorKind::Corrupt, "the database is damaged; `tenure doctor` says how to begin anew")
         }
-        Some(ErrorCode::DiskFull) => (ErrorKind::Unavailable, DISK_FULL),
-        Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unavailable, "the disk reported an I/O error"),
+        Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unavailable, IO_ERROR),
         _ => (ErrorKind::Corrupt, "SQLite reported an error"),
     };
     BackendError::new(kind, outcome, message).with("file", path.display()).caused_by(error)
@@ -153,5 +165,6 @@ pub(crate) fn refused(path: &Path, kind: ErrorKind, message: impl Into<String>) 
 }
 
 const DISK_FULL: &str = "the disk is full";
+const IO_ERROR: &str = "the disk reported an I/O error";
 const CANNOT_OPEN: &str =
     "cannot open the database file; check that it and its directory are readable and writable";

@@ -71,8 +71,36 @@ impl FileConnection {
     }
 
     /// Moves the log into the database, so that the next transaction begins it anew. False if a reader needs it still, or if it
-    /// cannot be moved. Under the lock, because SQLite before 3.51.3 may lose what is written beside it (`README.md`).
+    /// cannot be moved. Nobody writes meanwhile.
     pub(crate) fn move_log(&self, _lock: &WriteLock) -> bool {
+        self.move_pages()
+    }
+
+    /// The same without stopping those who write, or not at all: it flushes twice, and a flush may take longer than a lease.
+    /// SQLite before [`MOVES_BESIDE_WRITERS`] may lose what is written beside it (`README.md`), and so stops them.
+    ///
+    /// If nothing was committed during the move, the next commit begins the log anew, and flushes its head under the lock. A
+    /// lease that is renewed that often never meets it; one that is renewed more rarely has a ttl of three times the move.
+    pub(crate) fn move_log_beside_writers(&self) {
+        let is_safe = rusqlite::version_number() >= MOVES_BESIDE_WRITERS;
+        let lock = if is_safe { None } else { self.write_lock() };
+        if is_safe || lock.is_some() {
+            self.move_pages();
+        }
+    }
+
+    /// What this connection has committed is on the disk after it. It holds no lock.
+    ///
+    /// Proof. The commit wrote its frames into this very file, which nobody deletes while it is held.
+    /// * The log was not begun anew since: its head was flushed before its first frame was written (and with it its name: the
+    ///   first flush of a log by a connection of SQLite flushes the directory). This flush adds all frames up to the commit.
+    /// * It was: SQLite does that only when each frame is in the database, and says so (`nBackfill`) only after it has flushed
+    ///   log and database, as each connection of ours does (`synchronous=NORMAL`, not `OFF`).
+    pub(crate) fn flush_log(&self) -> io::Result<()> {
+        self.log.as_ref().expect("BUG: nothing is written before the locks are held").sync_data()
+    }
+
+    fn move_pages(&self) -> bool {
         let moved =
             self.conn.query_row(sql::MOVE_LOG, [], |row| Ok(row.get::<_, i64>(1)? == row.get::<_, i64>(2)?));
         moved.unwrap_or(false)
@@ -238,6 +266,9 @@ impl Drop for Anchor {
         }
     }
 }
+
+/// The first SQLite without its WAL-reset bug.
+const MOVES_BESIDE_WRITERS: i32 = 3_051_003;
 
 /// Who else has a database open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,8 +20,8 @@ use crate::{
 pub(crate) fn make(conn: &FileConnection, path: &Path) {
     let _ = lengthen(&beside(path, "-wal"));
     let Some(lock) = conn.write_lock() else { return };
-    if is_tight(conn).unwrap_or(false) {
-        add_pages(conn, &lock);
+    if is_tight(conn).unwrap_or(false) && !is_full(conn, path).unwrap_or(true) {
+        add_pages(conn, lock);
     }
 }
 
@@ -31,14 +31,19 @@ pub(crate) fn is_tight(conn: &Connection) -> rusqlite::Result<bool> {
     Ok(free < FEW_PAGES)
 }
 
-/// Whether no more can be made. It must be known before they are needed, and so is said while there is some room.
-pub(crate) fn is_full(path: &Path) -> bool {
-    path.parent().and_then(free).is_some_and(|free| free < LOG.unsigned_abs())
+/// Whether no more can be made. It must be known before they are needed, and so is said while there is some room: they are
+/// written twice, into the log and into the database, and a page that is only in the log needs its place in the database, too.
+/// Without that the log could not be moved, and no lease renewed.
+pub(crate) fn is_full(conn: &Connection, path: &Path) -> rusqlite::Result<bool> {
+    let (count, size): (i64, i64) = conn.query_row(sql::PAGES, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let (count, size) = (count.unsigned_abs(), size.unsigned_abs());
+    let is_moved = fs::metadata(path).map_or(0, |file| file.len());
+    let needed = (count * size).saturating_sub(is_moved) + 2 * sql::ADDED_PAGES * size + LOG.unsigned_abs();
+    Ok(path.parent().and_then(free).is_some_and(|free| free < needed))
 }
 
-/// Adds free pages, an eighth of those that are there. In no transaction. On a disk that is full there are none, and nothing
-/// else has changed.
-pub(crate) fn add_pages(conn: &FileConnection, lock: &WriteLock) {
+/// Adds free pages. In no transaction. On a disk that is full there are none, and nothing else has changed.
+pub(crate) fn add_pages(conn: &FileConnection, lock: WriteLock) {
     let add = || {
         // So they are written when they are deleted, into the log...
         conn.execute_batch(sql::OVERWRITE_DELETED)?;
@@ -50,7 +55,8 @@ pub(crate) fn add_pages(conn: &FileConnection, lock: &WriteLock) {
     }
     let _ = conn.execute_batch(sql::LEAVE_DELETED);
     // ...and from there into the database.
-    conn.move_log(lock);
+    drop(lock);
+    conn.move_log_beside_writers();
 }
 
 /// What SQLite has not written is none of its log. Nothing that is written is changed.
@@ -77,5 +83,5 @@ pub(crate) fn free(folder: &Path) -> Option<u64> {
 
 /// Fewer than these are a reason to make more.
 const FEW_PAGES: i64 = 16;
-/// In bytes: more than the renewals of 512 leases write.
+/// In bytes: the renewals of some 240 leases, each on a page of its own. What needs more is divided (`backend.rs`).
 const LOG: i64 = 1 << 20;

@@ -43,23 +43,24 @@ pub(crate) const BEGIN: &str = "BEGIN IMMEDIATE";
 pub(crate) const COMMIT: &str = "COMMIT";
 pub(crate) const ROLLBACK: &str = "ROLLBACK";
 
-/// Each commit is on the disk before it is seen. No transaction may be open.
-pub(crate) const FLUSH_COMMITS: &str = "PRAGMA synchronous = FULL";
-/// The log is flushed before it is moved into the database.
+/// The log is flushed before it is moved into the database, and that before the log begins anew. No transaction may be open.
 pub(crate) const FLUSH_CHECKPOINTS: &str = "PRAGMA synchronous = NORMAL";
 /// Moves what no reader needs; answers how long the log was, and how much of it is in the database.
 pub(crate) const MOVE_LOG: &str = "PRAGMA wal_checkpoint(PASSIVE)";
 
-/// Adds free pages, if what is deleted is overwritten.
+/// Adds free pages, if what is deleted is overwritten: [`ADDED_PAGES`].
 pub(crate) const MAKE_ROOM: &str = "
     BEGIN IMMEDIATE;
     CREATE TABLE room (bytes BLOB NOT NULL) STRICT;
-    INSERT INTO room SELECT zeroblob((32 + page_count / 8) * page_size) FROM pragma_page_count, pragma_page_size;
+    INSERT INTO room SELECT zeroblob(64 * page_size) FROM pragma_page_size;
     DROP TABLE room;
     COMMIT;
 ";
 pub(crate) const OVERWRITE_DELETED: &str = "PRAGMA secure_delete = ON";
 pub(crate) const LEAVE_DELETED: &str = "PRAGMA secure_delete = OFF";
+pub(crate) const ADDED_PAGES: u64 = 64;
+/// How many pages the database has, and how long one is.
+pub(crate) const PAGES: &str = "SELECT page_count, page_size FROM pragma_page_count, pragma_page_size";
 pub(crate) const FREE_PAGES: &str = "PRAGMA freelist_count";
 
 pub(crate) const NEW_META: &str = "INSERT INTO meta VALUES (1, ?1, ?2, 0, 0, '')";

@@ -244,29 +244,31 @@ impl FileStore {
         }
         let lock = self.lock(haste)?;
         let done = self.run(&lock, haste, &work);
-        drop(lock);
+        match &done {
+            Ok(done) if done.is_tight => room::add_pages(&self.opened().conn, lock),
+            _ => drop(lock),
+        }
         done.map(|done| Some(self.give_hints(done)))
     }
 
-    /// The same for what outlasts a power cut: it is on the disk before any process can read it. And it is moved out of
-    /// the log, if no reader needs that: where a log is deleted, its leases are waited for, but no process could know what
-    /// else was in it.
+    /// The same for what outlasts a power cut: it is on the disk before the answer, and perhaps read before that. It is flushed
+    /// even if it was there: an attempt whose flush failed may have left it. And it is moved out of the log, if no reader
+    /// needs that: where a log is deleted, its leases are waited for, but no process could know what else was in it.
+    ///
+    /// Nobody waits for these flushes: the lock that all who write need is free (L6).
     pub(crate) fn transact_flushed<A>(
         &mut self,
         haste: Haste,
         work: impl Fn(&mut Tx<'_>) -> Result<A, BackendError>,
     ) -> Result<Option<A>, BackendError> {
-        if !self.reach_for_writing(false)? {
-            return Ok(None);
+        let answer = self.transact(false, haste, work)?;
+        if answer.is_some() {
+            self.opened().conn.flush_log().map_err(|e| error::not_flushed(&self.config.path, e))?;
+            if self.is_in_place() {
+                self.opened().conn.move_log_beside_writers();
+            }
         }
-        let lock = self.lock(haste)?;
-        self.set(sql::FLUSH_COMMITS)?;
-        let done = self.run(&lock, haste, &work);
-        // If this failed, leases would only be slower.
-        let _ = self.set(sql::FLUSH_CHECKPOINTS);
-        let _ = self.opened().conn.move_log(&lock);
-        drop(lock);
-        done.map(|done| Some(self.give_hints(done)))
+        Ok(answer)
     }
 
     fn reach_for_writing(&mut self, may_create: bool) -> Result<bool, BackendError> {
@@ -299,11 +301,8 @@ impl FileStore {
         work: &impl Fn(&mut Tx<'_>) -> Result<A, BackendError>,
     ) -> Result<Done<A>, BackendError> {
         let mut done = self.attempt(haste, work);
-        if done.as_ref().is_err_and(error::is_disk_full) && self.opened().conn.move_log(lock) {
+        if done.as_ref().is_err_and(error::lacks_room) && self.opened().conn.move_log(lock) {
             done = self.attempt(haste, work);
-        }
-        if done.as_ref().is_ok_and(|done| done.is_tight) {
-            room::add_pages(&self.opened().conn, lock);
         }
         done
     }
@@ -332,11 +331,6 @@ impl FileStore {
             self.notifier.notify(audience, owner);
         }
         done.answer
-    }
-
-    /// SQLite obeys such a statement while it reads it: one that is kept would do nothing.
-    fn set(&self, pragma: &str) -> Result<(), BackendError> {
-        self.opened().conn.execute_batch(pragma).map_err(|e| error::before_commit(&self.config.path, e))
     }
 
     fn begin(&self) -> Result<(), BackendError> {
@@ -618,7 +612,7 @@ impl Tx<'_> {
     /// A new row is refused where the next ones would need pages that cannot be made: what is held needs those that are left.
     fn must_have_room(&mut self) -> Result<(), BackendError> {
         self.is_tight = room::is_tight(self.conn()).map_err(|e| self.failed(e))?;
-        if self.is_tight && room::is_full(self.path()) {
+        if self.is_tight && room::is_full(self.conn(), self.path()).map_err(|e| self.failed(e))? {
             return Err(error::disk_full(self.path()));
         }
         Ok(())

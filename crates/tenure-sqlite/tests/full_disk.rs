@@ -47,6 +47,45 @@ async fn leases_are_kept_and_handed_on_while_the_disk_is_full() {
     assert_eq!(check, "ok");
 }
 
+/// L6: the pages that were made in time were an eighth of the file, more than was free: they were in the log only, which could
+/// not be moved any more, and all leases ended. Here each of 512 leases is on a page of its own, which is more than a young log
+/// has room for.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_fills_the_disk_by_itself_ends_no_lease() {
+    let Some(disk) = SmallDisk::new(16) else { return };
+    let (path, host) = (disk.path().join("locks.db"), PausedHost::new(1));
+    let open = || Arc::new(Sqlite::new(Config::new(&path), host.clone()));
+    let mut grants = Vec::new();
+    let mut backend = open();
+    let names = (0..).map(|n| format!("new/{n}/{}", "n".repeat(450)));
+    let claims = names.map(|name| Player::new(backend.clone(), &name).lasting(Duration::from_secs(600)));
+    for new in claims {
+        match new.backend.claim(&new.claim).await {
+            Ok(ClaimAnswer::Granted(grant)) => grants.push(grant),
+            refused => {
+                assert!(refused.unwrap_err().to_string().contains("the disk is full"));
+                break;
+            }
+        }
+    }
+    let step = grants.len() / 512;
+    let batch: Vec<_> = grants.into_iter().step_by(step).take(512).collect();
+    for is_young in [false, true] {
+        if is_young {
+            // Closed by the last one, and so without its log.
+            backend = open();
+            assert_eq!(backend.renew(&batch[..1]).await.remove(0).unwrap(), Renewal::Renewed);
+        }
+        disk.fill();
+        for _ in 0..20 {
+            for renewed in backend.renew(&batch).await {
+                assert_eq!(renewed.unwrap(), Renewal::Renewed);
+            }
+        }
+        disk.free();
+    }
+}
+
 /// What needs more than the room that was made is refused by name, and harms no other.
 #[tokio::test(start_paused = true)]
 async fn new_locks_on_a_full_disk_end_no_lease() {

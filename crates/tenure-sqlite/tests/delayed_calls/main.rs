@@ -16,10 +16,13 @@ mod scene;
 use std::{collections::BTreeMap, env, path::Path, sync::Mutex, thread, time::Instant};
 
 use scene::{Pair, Scene};
-use tenure_testkit::shim::library;
+use tenure_core::ClaimAnswer;
+use tenure_testkit::{conformance::player::Player, shim::library};
 
 /// So many pairs at once: they wait most of the time.
 const BESIDE: usize = 20;
+/// Of a memo.
+const FLUSHES: usize = 3;
 
 /// L1, L2, L6: the first user of a new file was stopped where it deletes what an older file left behind; a second one
 /// built the tables and was granted; the first went on and deleted the log of the second. Here every call is such a place.
@@ -47,8 +50,32 @@ fn no_delayed_call_lets_two_in() {
 #[test]
 fn a_memo_is_on_the_disk_before_its_ok_and_a_lease_costs_no_flush() {
     let shim = library("delay", SHIM);
-    let flushes = [false, true].map(|leaves_memo| Pair::flushes(&shim, leaves_memo));
+    let flushes =
+        [false, true].map(|leaves_memo| flushes(&Pair::beside_another(&shim, leaves_memo, 0, |_| ())).len());
     assert!(flushes[0] == 0 && flushes[1] > 0, "without a memo and with one: {flushes:?}");
+}
+
+/// L6: the flushes of a memo were made under the lock that all holders need, and where they took 1.5 s a lease of 2 s ended.
+#[test]
+fn nobody_waits_for_the_flushes_of_a_memo() {
+    let shim = library("delay", SHIM);
+    let calls = Pair::beside_another(&shim, true, 0, |_| ());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    // That of the log, and those of its move; the next commit flushes the head of the log that it begins.
+    let flushes = flushes(&calls);
+    for at in flushes.into_iter().take(FLUSHES) {
+        Pair::beside_another(&shim, true, at, |other| {
+            let player = Player::new(other, "other");
+            let answer = runtime.block_on(player.backend.claim(&player.claim));
+            assert!(matches!(answer, Ok(ClaimAnswer::Granted(_))), "before call {at}: {answer:?}");
+        });
+    }
+}
+
+/// Which calls flush.
+fn flushes(calls: &[String]) -> Vec<usize> {
+    let numbered = calls.iter().zip(1..);
+    numbered.filter(|(call, _)| ["fsync", "fdatasync"].contains(&call.as_str())).map(|(_, at)| at).collect()
 }
 
 /// Plays all pairs; answers what was wrong.

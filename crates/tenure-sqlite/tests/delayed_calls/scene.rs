@@ -165,20 +165,38 @@ impl Pair {
         calls.lines().map(str::to_owned).collect()
     }
 
-    /// How often a process flushes that leaves a memo or none, while another one has the file open.
-    pub(crate) fn flushes(shim: &Path, leaves_memo: bool) -> usize {
+    /// The calls of a process that leaves a memo or none while another one has the file open, and what the other one does before
+    /// the call number `at`, if that is not 0. At the end a memo must be in the database without its log.
+    pub(crate) fn beside_another(
+        shim: &Path,
+        leaves_memo: bool,
+        at: usize,
+        meanwhile: impl FnOnce(BackendHandle),
+    ) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         Scene::Existing.prepare(folder.path());
-        let _other = used(&folder.path().join("db"));
+        let (db, control) = (folder.path().join("db"), folder.path().join("control"));
+        let other = used(&db);
         let mut command = actor::command("hasty", folder.path(), short_ttl(), 1);
-        command.env("LD_PRELOAD", shim).env("DELAY_AT", "0");
+        command.env("LD_PRELOAD", shim).env("DELAY_AT", at.to_string());
         if leaves_memo {
             command.env(actor::NOTES, "");
         }
-        assert!(start(&mut command).0.wait().unwrap().success());
+        let mut process = start(&mut command);
+        if at > 0 {
+            wait_for("it stops", || control.join("paused").exists().then_some(())).unwrap();
+            meanwhile(other.clone());
+            fs::write(control.join("go"), "").unwrap();
+        }
+        assert!(process.0.wait().unwrap().success());
         actor::report(folder.path(), "hasty").unwrap();
-        let calls = fs::read_to_string(folder.path().join("control/calls")).unwrap();
-        calls.lines().filter(|call| ["fsync", "fdatasync"].contains(call)).count()
+        fs::copy(db.join("l.db"), folder.path().join("copy.db")).unwrap();
+        let copy = Connection::open(folder.path().join("copy.db")).unwrap();
+        let memos =
+            copy.query_row("SELECT count(*) FROM lock WHERE state LIKE '%done%'", [], |row| row.get(0));
+        assert_eq!(memos, Ok(i64::from(leaves_memo)), "without the log");
+        let calls = fs::read_to_string(control.join("calls")).unwrap();
+        calls.lines().map(str::to_owned).collect()
     }
 
     /// The process that will be stopped.
