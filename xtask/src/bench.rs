@@ -87,7 +87,7 @@ pub(crate) fn run(workspace: &Workspace, words: &[&str]) -> Result<(), Failure> 
             keep(&mut runs, run);
         }
     }
-    let lines: Vec<String> = runs.iter().map(|run| json(run)).collect::<Result<_, _>>()?;
+    let lines: Vec<String> = runs.iter().map(json).collect::<Result<_, _>>()?;
     write(&workspace.root.join(DATA), &format!("{}\n", lines.join("\n")))?;
     write_page(&workspace.root, &runs)
 }

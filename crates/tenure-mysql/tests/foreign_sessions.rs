@@ -90,7 +90,7 @@ async fn be_served(server: &MysqlServer, url: &str, held: &str, left: &str, fate
             let grant = soon(a.enter()).await;
             // More than have room in the row of a lock.
             for ahead in 0..6 {
-                soon(player(url, &a.claim.name.to_string()).queue_behind(ahead)).await;
+                soon(player(url, a.claim.name.as_str()).queue_behind(ahead)).await;
             }
             soon(b.queue_behind(6)).await;
             assert_eq!(soon(a.renew(&grant)).await, Renewal::Renewed, "{left}");

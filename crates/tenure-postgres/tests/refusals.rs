@@ -119,7 +119,7 @@ async fn a_standby_takes_over() {
     assert!(!b.try_enter().await, "the lease was copied");
     stage::until("the new primary is found", async || d.backend.claim(&d.claim).await.is_ok()).await;
     assert_eq!(b.backend.break_lock(&b.claim.name, BreakScope::Leases).await.unwrap().len(), 1);
-    let after = stage::enter_in_time(&c).await;
+    let after = enter_in_time(&c).await;
     assert!(after.token > before.token);
 }
 
@@ -158,7 +158,7 @@ async fn a_server_that_stops_taking_writes_is_left_for_its_successor() {
     // Connections that are open stay where they are.
     name.lead_to(new.port());
     let b = Player::new(backend.clone(), "three");
-    stage::enter_in_time(&b).await;
+    enter_in_time(&b).await;
     assert_eq!(new.psql("SELECT count(*) FROM tenure_lock"), "1");
 }
 
@@ -380,7 +380,7 @@ async fn tls_believes_whom_it_is_told_to_believe() {
     .enumerate()
     {
         let a = player(&server.url(&query), &format!("{n}"));
-        stage::enter_in_time(&a).await;
+        enter_in_time(&a).await;
         let is_tls = "SELECT bool_and(s.ssl) FROM pg_stat_ssl s JOIN pg_stat_activity USING (pid) \
                       WHERE application_name = 'tenure'";
         assert_eq!(server.psql(is_tls), "t", "{query}");
@@ -418,8 +418,7 @@ async fn nothing_of_the_process_is_set_by_speaking_tls() {
     let certificates = Certificates::new();
     let server = Recipe::new().tls(&certificates).start();
     let ca = certificates.ca_file().display().to_string();
-    stage::enter_in_time(&player(&server.url(&format!("?sslmode=verify-full&sslrootcert={ca}")), "one"))
-        .await;
+    enter_in_time(&player(&server.url(&format!("?sslmode=verify-full&sslrootcert={ca}")), "one")).await;
     refused(&server.url("?sslmode=verify-full")).await;
     assert!(rustls::crypto::CryptoProvider::get_default().is_none());
 }
@@ -484,12 +483,12 @@ async fn a_server_that_wants_a_certificate_is_shown_one() {
     };
     let right = shows(&ours, ["sslcert", "sslkey"]);
     let holder = player(&url("tenure-test-client", &right), "job");
-    let grant = stage::enter_in_time(&holder).await;
+    let grant = enter_in_time(&holder).await;
     holder.renew(&grant).await;
     let waiter = player(&url("tenure-test-client", &shows(&ours, ["cert", "key"])), "job");
     waiter.queue_behind(0).await;
     holder.leave().await;
-    let grant = stage::enter_in_time(&waiter).await;
+    let grant = enter_in_time(&waiter).await;
     waiter.backend.break_lock(&waiter.claim.name, BreakScope::Leases).await.unwrap();
     assert_eq!(waiter.renew(&grant).await, Renewal::Gone);
     let denied = async |url: String, part: &str| {
