@@ -16,10 +16,10 @@ use crate::{
 
 impl Lock {
     /// Continues a lease that another process acquired and [detached](crate::Guard::detach): this client renews it,
-    /// and the guard releases it. The token is that of the guard that was detached, so a resource accepts it where
-    /// the other process has shown it. One exception: if tasks of that process shared the lease in
-    /// [turns](Self::fifo), or it was kept [idle](Self::keep_idle), this process gets the last token of the lease.
-    /// It is larger, so a resource accepts it as well.
+    /// and the guard releases it. The token is [`Detached::token`](crate::manual::Detached::token), wherever and however often
+    /// the lease is attached to, so a resource accepts it where the other process has shown it. It is the last token
+    /// of the lease: that of the guard that was detached, or a larger one, if tasks shared the lease in
+    /// [turns](Self::fifo) or it was kept [idle](Self::keep_idle).
     ///
     /// The other process must no longer work under the lease: nothing excludes one from the other.
     ///
@@ -69,8 +69,7 @@ impl Lock {
     }
 }
 
-/// Renews the lease of this owner and keeps it; its token is the one that the store shows, or the one that its guard
-/// here had.
+/// Renews the lease of this owner and keeps it; its token is the one that the store shows.
 ///
 /// The renewal comes first: it alone proves that the owner holds, and belief counts from before it was sent (H1.1).
 /// If the lease is lost between the two requests, the query finds no holder of this owner.
@@ -106,8 +105,7 @@ async fn attach_here(
     // An owner without a token was handed the lock, but has not acquired it.
     let held = view.holders.iter().find(is_ours).and_then(|holder| Some((holder.token?, holder.mode)));
     let Some((token, mode)) = held else { return Err(AcquireError::Gone) };
-    grant.token = engine.token_when_detached(owner, token).unwrap_or(token);
-    grant.block = u32::try_from(token.get() - grant.token.get()).map_or(1, |more| more + 1);
+    grant.token = token;
     let until = timing.believed_until(sent_at, grant.ttl);
     let now = engine.host.now();
     if until.is_over(now) {

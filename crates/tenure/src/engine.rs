@@ -1,6 +1,7 @@
 //! The engine: asks the machines for the next step, and sends it to the backend. Only it waits, through `Host`.
 
 pub(crate) mod acquire;
+mod calm;
 pub(crate) mod hold;
 mod in_flight;
 pub(crate) mod metrics;
@@ -14,23 +15,20 @@ mod waiters;
 use std::{
     io, mem,
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
-use foldhash::HashMap;
 use futures_util::{
     FutureExt,
     future::join,
     stream::{FuturesUnordered, StreamExt},
 };
 use tenure_core::{
-    Audience, BackendError, BackendHandle, BoxFuture, ErrorKind, FencingToken, Grant, HolderView, Host,
-    LockName, LockView, Minting, Moment, Outcome, OwnerId, ProcessId, Released, Renewal, WakeEvent,
-    WakeStream, locked,
+    Audience, BackendError, BackendHandle, BoxFuture, ErrorKind, Grant, HolderView, Host, LockName, LockView,
+    Minting, Moment, Outcome, OwnerId, ProcessId, Released, Renewal, WakeEvent, WakeStream, locked,
 };
 use tokio::sync::Notify;
-use tracing::{instrument::WithSubscriber, subscriber::NoSubscriber};
 
 use crate::{
     engine::{
@@ -55,8 +53,7 @@ pub(crate) struct Engine {
     waiters: Arc<Waiters>,
     local_queues: LocalQueues,
     keeper: Keeper,
-    /// Of leases that guards detached here: the token of the guard, and the last one of the lease, which is larger.
-    detached: Mutex<HashMap<OwnerId, (FencingToken, FencingToken)>>,
+    chores: Arc<Chores>,
     telemetry: Telemetry,
 }
 
@@ -79,8 +76,8 @@ impl Engine {
         let pid = std::process::id();
         let telemetry = Telemetry::new(promises.backend);
         let keeper = Keeper::new(pid);
-        let detached = Mutex::default();
-        Self { backend, host, process, pid, waiters, local_queues, keeper, detached, telemetry }
+        let chores = Arc::default();
+        Self { backend, host, process, pid, waiters, local_queues, keeper, chores, telemetry }
     }
 
     /// The numbers of leases, local queues, waiters, claims and releases under way.
@@ -225,29 +222,9 @@ impl Engine {
         self.in_flight().close(cell.owner());
     }
 
-    /// The same, for a holder that leaves it to another one: the store knows only the last token of the lease.
-    pub(crate) fn detach(&self, cell: &HoldCell) {
-        let Grant { owner, token, block, .. } = *cell.grant();
-        if block > 1 {
-            let mut detached = locked(&self.detached);
-            if detached.len() >= DETACHED_MAX {
-                detached.clear();
-            }
-            detached.insert(owner, (token, FencingToken::new(token.get() + u64::from(block) - 1)));
-        }
-        self.leave_to_ttl(cell);
-    }
-
-    /// The token of the guard that detached this lease here, if the last token of the lease is not its own.
-    pub(crate) fn token_when_detached(&self, owner: OwnerId, last: FencingToken) -> Option<FencingToken> {
-        let detached = locked(&self.detached);
-        // The owner may have acquired again since.
-        detached.get(&owner).filter(|(_, of_lease)| *of_lease == last).map(|(token, _)| *token)
-    }
-
-    /// Does this on the keeper's thread, so that it ends with no runtime of the program.
+    /// Does this on a thread of its own, so that it ends with no runtime of the program.
     pub(crate) fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.keeper.chores.add(Box::pin(work));
+        self.chores.add(&*self.host, Box::pin(work));
     }
 
     /// Releases this owner in the background; after `until` its lease or place has expired anyway.
@@ -288,8 +265,9 @@ impl Engine {
             let name = self.in_flight().name_of(owner, name);
             let again = || self.backend.release(&name, owner);
             let second = self.request(self.host.now(), timeout, again).await;
-            match (&second, self.in_flight().unknown_until(owner)) {
-                (Ok(_), Some(until)) => self.reap(name.clone(), owner, until),
+            match (&second, self.in_flight().unknown_life(owner)) {
+                // It may be granted late, and last from then on.
+                (Ok(_), Some(life)) => self.reap_claim(name.clone(), owner, life),
                 (Ok(_), None) => self.in_flight().close(owner),
                 (Err(_), _) => {}
             }
@@ -401,13 +379,12 @@ struct Keeper {
     pid: u32,
     roster: Arc<Roster>,
     reaper: Arc<Reaper>,
-    chores: Arc<Chores>,
 }
 
 impl Keeper {
     /// For the process with this id.
     fn new(pid: u32) -> Self {
-        Self { pid, roster: Arc::default(), reaper: Arc::default(), chores: Arc::default() }
+        Self { pid, roster: Arc::default(), reaper: Arc::default() }
     }
 
     /// Starts the thread if there is none. If a panic ended the previous one, the new thread takes over its leases.
@@ -423,19 +400,22 @@ impl Keeper {
         self.reaper.ensure(|life| {
             let (keeps, host_there) = ((self.roster.clone(), self.reaper.clone()), host.clone());
             let store = KeeperStore::new(main.clone(), telemetry.clone());
-            let (waiters, chores) = (waiters.clone(), self.chores.clone());
+            let waiters = waiters.clone();
             let start = move || -> BoxFuture<'static, ()> {
                 Box::pin(async move {
                     let (_life, reaper) = (life, keeps.1.clone());
                     let store = Arc::new(store);
                     let host = &*host_there;
+                    let calm = &store.calm;
                     let renew = || run_watchdog(keeps.clone(), store.clone(), host_there.clone(), process);
-                    let (renewing, releasing) =
-                        (unless_it_panics(host, renew), unless_it_panics(host, || reaper.run(&store, host)));
+                    let (renewing, releasing) = (
+                        calm.unless_it_panics(host, renew),
+                        calm.unless_it_panics(host, || reaper.run(&store, host)),
+                    );
                     tokio::select! {
                         biased;
                         _ = join(renewing, releasing) => {}
-                        _ = join(unless_it_panics(host, || waiters.listen(host)), chores.run()) => {}
+                        () = calm.unless_it_panics(host, || waiters.listen(host)) => {}
                     }
                 })
             };
@@ -444,36 +424,52 @@ impl Keeper {
     }
 }
 
-/// Does work of the keeper. It begins anew if a panic ends it, because all leases of the process depend on it: a
-/// panic in a driver, or in the subscriber of the program, which gets nothing more from this work then.
-async fn unless_it_panics<W: Future<Output = ()>>(host: &dyn Host, mut work: impl FnMut() -> W) {
-    let mut ended = AssertUnwindSafe(work()).catch_unwind().await;
-    while ended.is_err() {
-        host.sleep_until(host.now() + AFTER_PANIC).await;
-        let silent = AssertUnwindSafe(work()).catch_unwind().with_subscriber(NoSubscriber::default());
-        ended = silent.await;
-    }
-}
-
-/// Work for leases that lasts longer than a call. Added from any thread, done on the keeper's.
+/// Work for leases that lasts longer than a call, added from any thread. It has a thread of its own while there is any:
+/// a store that blocks its caller, as SQLite does, must delay no renewal.
 #[derive(Default)]
 struct Chores {
-    added: Mutex<Vec<BoxFuture<'static, ()>>>,
+    waiting: Mutex<WaitingChores>,
     changed: Notify,
 }
 
+#[derive(Default)]
+struct WaitingChores {
+    added: Vec<BoxFuture<'static, ()>>,
+    /// Alive as long as the thread takes what is added.
+    thread: Weak<()>,
+}
+
 impl Chores {
-    fn add(&self, chore: BoxFuture<'static, ()>) {
-        locked(&self.added).push(chore);
-        self.changed.notify_one();
+    fn add(self: &Arc<Self>, host: &dyn Host, chore: BoxFuture<'static, ()>) {
+        let mut waiting = locked(&self.waiting);
+        waiting.added.push(chore);
+        if waiting.thread.strong_count() > 0 {
+            drop(waiting);
+            return self.changed.notify_one();
+        }
+        let life = Arc::new(());
+        waiting.thread = Arc::downgrade(&life);
+        drop(waiting);
+        let chores = self.clone();
+        let start = move || -> BoxFuture<'static, ()> { Box::pin(async move { chores.run(life).await }) };
+        if let Err(error) = host.spawn_apart("tenure-chores", Box::new(start)) {
+            tracing::warn!(%error, "no thread can be started: what a leader says is told and repeated later");
+        }
     }
 
-    /// Never ends.
-    async fn run(&self) {
+    /// Ends when nothing is left to do.
+    async fn run(&self, _life: Arc<()>) {
         let mut under_way = FuturesUnordered::new();
         loop {
-            let added = mem::take(&mut *locked(&self.added));
-            under_way.extend(added.into_iter().map(|chore| AssertUnwindSafe(chore).catch_unwind()));
+            {
+                let mut waiting = locked(&self.waiting);
+                let added = mem::take(&mut waiting.added);
+                under_way.extend(added.into_iter().map(|chore| AssertUnwindSafe(chore).catch_unwind()));
+                if under_way.is_empty() {
+                    waiting.thread = Weak::new();
+                    return;
+                }
+            }
             tokio::select! {
                 biased;
                 () = self.changed.notified() => {}
@@ -514,18 +510,11 @@ impl News {
     }
 }
 
-/// How many detached leases with several tokens are remembered: 1024. With more, all are forgotten, and one that is
-/// attached to goes on with its last token.
-const DETACHED_MAX: usize = 1024;
-
 /// How long a query to the store may stay unanswered: 5 s.
 pub(crate) const QUESTION: Duration = Duration::from_secs(5);
 
 /// How long a place in a queue outlives its waiter at most: 30 s, with a very long queue.
 const PLACE_MAX: Duration = Duration::from_secs(30);
-
-/// How long the keeper rests after a panic: 10 ms, so that one that repeats keeps no processor busy.
-const AFTER_PANIC: Duration = Duration::from_millis(10);
 
 /// How long notifying may take: 1 s. An observer without a hint polls anyway.
 const TELLING: Duration = Duration::from_secs(1);

@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Deref, sync::Arc};
 
-use tenure_core::{Grant, Moment, Released};
+use tenure_core::{FencingToken, Grant, Moment, Released};
 use tracing::{Instrument, Span};
 
 use crate::{
@@ -137,12 +137,14 @@ impl Guard {
     pub fn detach(mut self) -> Detached {
         // The parent process keeps it, not a fork.
         if self.cell().is_ours() {
-            self.engine.detach(self.cell());
+            self.engine.leave_to_ttl(self.cell());
             self.end(HoldOutcome::Detached, None);
         }
         self.done = true;
-        let Grant { name, owner, token, .. } = self.cell().grant();
-        Detached::new(self.engine.clone(), name.clone(), *owner, Some(*token))
+        let Grant { name, owner, token, block, .. } = self.cell().grant();
+        // The store knows the last token only, so wherever it is attached to, the guard has that one.
+        let last = FencingToken::new(token.get() + u64::from(*block).saturating_sub(1));
+        Detached::new(self.engine.clone(), name.clone(), *owner, Some(last))
     }
 
     /// The hold ends here, unless it has ended before, and nothing is left to do.

@@ -354,6 +354,16 @@ impl Lock {
         self.acquire_with(AcquireRequest { was_busy: Some(was_busy), ..self.request(budget)? }).await
     }
 
+    /// The same, asking once: for as long as the budget, or as any request if that is zero.
+    pub(crate) async fn ask_among(
+        &self,
+        budget: Option<Duration>,
+        was_busy: &AtomicBool,
+    ) -> Result<Guard, AcquireError> {
+        let request = self.request(budget.or(Some(Duration::ZERO)))?;
+        self.acquire_with(AcquireRequest { was_busy: Some(was_busy), asks_once: true, ..request }).await
+    }
+
     /// The same, but `max_hold` does not count yet: [`cap`](Self::cap) starts it.
     pub(crate) async fn acquire_uncapped(
         &self,
@@ -463,7 +473,15 @@ impl Lock {
             }
             _ => return Err(ConfigError::NotShared { backend }),
         }
-        Ok(AcquireRequest { name, mode, timing, budget, options: &self.options, was_busy: None })
+        Ok(AcquireRequest {
+            name,
+            mode,
+            timing,
+            budget,
+            options: &self.options,
+            was_busy: None,
+            asks_once: false,
+        })
     }
 
     fn must_be_able_to_idle(&self, promises: &Promises) -> Result<(), ConfigError> {

@@ -58,7 +58,8 @@ impl Detached {
         self.owner
     }
 
-    /// The fencing token of the lease; `None` if another process detached it.
+    /// The fencing token of the lease, with which [`attach`](crate::Lock::attach) goes on; `None` if another process
+    /// detached it. Larger than that of the guard if the lease had tokens for further holders of this process.
     pub fn token(&self) -> Option<FencingToken> {
         self.token
     }

@@ -555,11 +555,13 @@ impl Acquirable for AnyOf {
         let began = self.engine.host.now();
         // First without a place: a client that waits for all at the same time is granted all that are free.
         let (waited, was_busy) = (|| began.elapsed(self.engine.host.now()), AtomicBool::new(false));
-        let refused = match try_each(locks, &was_busy).await {
+        let left = || budget.map(|budget| budget.saturating_sub(waited()));
+        let limit = || left().filter(|_| budget != Some(Duration::ZERO));
+        let refused = match try_each(locks, limit, &was_busy).await {
             Ok(guard) => return Ok(guard),
             Err(error) => error,
         };
-        let left = budget.map(|budget| budget.saturating_sub(waited()));
+        let left = left();
         let acquired = if left.is_some_and(|left| left.is_zero()) {
             Err(refused)
         } else {
@@ -574,11 +576,19 @@ fn limit_of(locks: &Result<Vec<Lock>, ConfigError>) -> Option<Duration> {
     locks.as_ref().ok().and_then(|locks| locks.first()).and_then(Lock::limit)
 }
 
-/// Asks for one after the other; if none was granted, returns why.
-async fn try_each(locks: &[Lock], was_busy: &AtomicBool) -> Result<Guard, AcquireError> {
+/// Asks for one after the other, while the limit has something left; if none was granted, returns why.
+async fn try_each(
+    locks: &[Lock],
+    limit: impl Fn() -> Option<Duration>,
+    was_busy: &AtomicBool,
+) -> Result<Guard, AcquireError> {
     let mut refused = None;
     for lock in locks {
-        match lock.acquire_among(Some(Duration::ZERO), was_busy).await {
+        let left = limit();
+        if left.is_some_and(|left| left.is_zero()) && refused.is_some() {
+            break;
+        }
+        match lock.ask_among(left, was_busy).await {
             Ok(guard) => return Ok(guard),
             Err(error) => {
                 // The others are on the same store, so a transient error applies to them too.

@@ -406,3 +406,26 @@ async fn a_release_is_repeated_for_a_minute_and_not_for_a_long_ttl() {
     assert!(actor.locks.flush(ms(8_000)).await);
     assert!(stage.is_free().await);
 }
+
+/// L8, L9: a guard is released behind a claim of its owner without an answer, and the store hangs until a minute is over. The
+/// release was given up then, though the claim may be granted when the store goes on: the lock was nobody's for a day.
+#[tokio::test(start_paused = true)]
+async fn a_release_behind_an_unknown_claim_outlasts_an_outage_of_a_minute() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    actor.gates.plan(Verb::Claim, &[Gate::LoseReply], Gate::Open);
+    let guard = actor.locks.mutex("stage").ttl(Duration::from_secs(86_400)).acquire().await.unwrap();
+    let buffered = stage.view().await.holders[0].owner.parse().unwrap();
+    pass(ms(9_000)).await;
+    guard.release().await.unwrap();
+    assert!(stage.is_free().await);
+    actor.set(Verb::Release, Gate::Hang);
+    pass(ms(53_000)).await;
+    // It goes on, and reads what it had buffered.
+    let late = stage.actor().locks.mutex("stage").ttl(Duration::from_secs(86_400)).owner(buffered);
+    late.acquire().await.unwrap().detach();
+    assert!(!actor.locks.flush(ms(1_000)).await);
+    actor.set(Verb::Release, Gate::Open);
+    assert!(actor.locks.flush(ms(20_000)).await);
+    assert!(stage.is_free().await);
+}

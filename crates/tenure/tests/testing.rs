@@ -344,7 +344,7 @@ async fn several_locks_of_which_one_was_held_until_too_late_are_busy() {
 }
 
 /// The other side: a store that has told of no holder and answers nothing is not a busy lock, also for those that stand behind the
-/// one that asks.
+/// one that asks. They have sent nothing.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_has_answered_nothing_is_not_a_busy_lock() {
     let store = TestStore::new();
@@ -354,9 +354,80 @@ async fn a_store_that_has_answered_nothing_is_not_a_busy_lock() {
         let lock = locks.mutex("x").within(ms(300));
         tokio::spawn(async move { lock.acquire().await })
     });
+    let mut outcomes = Vec::new();
     for waiter in waiting {
         let refused = waiter.await.unwrap();
         let Err(AcquireError::Store(error)) = refused else { panic!("{refused:?}") };
-        assert_eq!((error.kind(), error.outcome()), (ErrorKind::TimedOut, Outcome::Unknown));
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        outcomes.push(error.outcome());
+    }
+    assert_eq!(outcomes, [Outcome::Unknown, Outcome::NotApplied, Outcome::NotApplied]);
+    // One that asks once behind a claim without an answer asks the store, which it was told is busy.
+    let lock = locks.mutex("y").keep_idle(ms(60_000));
+    let first = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await }
+    });
+    tokio::time::sleep(ms(10)).await;
+    let refused = lock.try_acquire().await;
+    assert!(matches!(refused, Err(AcquireError::Store(_))), "{refused:?}");
+    first.abort();
+}
+
+/// L9: an answer has an age. Each waiter made it younger by looking at it: a store that had answered once and hung ever since was a
+/// busy lock for as long as waiters came, held or free.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_is_a_busy_lock_for_some_seconds_only() {
+    for is_free in [false, true] {
+        let store = TestStore::new();
+        let waiters = store.other_process();
+        let locks = waiters.locker();
+        let mut guard = Some(store.locker().mutex("x").acquire().await.unwrap());
+        let mut waiting = Vec::new();
+        for number in 0..150 {
+            let lock = locks.mutex("x").within(ms(300));
+            waiting.push(tokio::spawn(async move { lock.acquire().await.map(drop) }));
+            if number == 10 {
+                waiters.fail(Fault::Hang);
+            }
+            if let Some(guard) = guard.take_if(|_| number == 11 && is_free) {
+                guard.release().await.unwrap();
+            }
+            tokio::time::sleep(ms(100)).await;
+        }
+        for (number, waiter) in waiting.into_iter().enumerate() {
+            let refused = waiter.await.unwrap().unwrap_err();
+            let is_busy = matches!(refused, AcquireError::TimedOut { .. });
+            assert!(is_busy || number > 10, "{number}: {refused:?}");
+            assert!(!is_busy || number < 45, "{number}: {refused:?}");
+        }
+    }
+}
+
+/// A store that hangs is waited for once, not once for each name: for the time of a request, or for the limit.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_is_asked_for_one_of_several_only() {
+    for limit in [None, Some(ms(300))] {
+        let store = TestStore::new();
+        let names: Vec<String> = (0..10).map(|number| format!("n{number}")).collect();
+        let other = store.other_process().locker();
+        let held = other.all(names.clone()).acquire().await.unwrap();
+        store.fail(Fault::Delay(ms(10)));
+        let any = store.locker().any(names);
+        let began = tokio::time::Instant::now();
+        let asking = tokio::spawn(async move {
+            match limit {
+                None => any.try_acquire().await.map(|guard| assert!(guard.is_none())),
+                Some(limit) => any.within(limit).acquire().await.map(drop),
+            }
+        });
+        tokio::time::sleep(ms(5)).await;
+        store.fail(Fault::Hang);
+        let answer = asking.await.unwrap();
+        assert!(matches!(answer, Ok(()) | Err(AcquireError::TimedOut { .. })), "{answer:?}");
+        // Without a limit: a claim and its release.
+        let most = limit.unwrap_or(2 * TTL / 3) + ms(100);
+        assert!(began.elapsed() <= most, "{limit:?}: {:?}", began.elapsed());
+        drop(held);
     }
 }

@@ -11,15 +11,16 @@ use std::{
     },
 };
 
-use tenure::AcquireError;
-use tenure::backend::Backend;
+use tenure::backend::{Backend, TokioHost};
+use tenure::{AcquireError, Locker};
+use tenure_memory::Memory;
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
 };
 use tracing::{Event, Metadata, Subscriber, field::Field, span};
 
-use crate::stage::{Stage, TTL, in_time, ms, name};
+use crate::stage::{Deaf, Stage, TTL, in_time, ms, name};
 
 /// H2.5, L8: in a container whose number of processes was at its bound the thread that renews could not be started. Only a
 /// log line said so; the lock was granted, never renewed, and never given back.
@@ -127,8 +128,37 @@ async fn a_subscriber_that_panics_costs_no_lease() {
     drop(panicking);
     pass(2 * TTL).await;
     assert_eq!(panics.load(Ordering::SeqCst), 2);
+    // The next one has a minute without it.
+    drop(actor.locks.mutex("quiet").ttl(TTL).acquire().await.unwrap());
+    pass(TTL * 3 / 2).await;
+    assert_eq!(panics.load(Ordering::SeqCst), 2);
     actor.set(Verb::Release, Gate::Open);
+    // Then it is told again, and may have recovered.
+    pass(6 * TTL).await;
+    actor.gates.plan(Verb::Renew, &[Gate::Refuse], Gate::Open);
+    pass(TTL).await;
+    assert_eq!(panics.load(Ordering::SeqCst), 3);
+    guards.iter().for_each(|guard| guard.check().unwrap());
     drop(guards);
     assert!(actor.locks.flush(TTL).await && stage.is_free().await);
     drop(listening);
+}
+
+/// L6: what a leader says was told and repeated by the thread that renews, through the handle of the program. Where a store
+/// blocks its caller, as SQLite does while another task has the file, nothing was renewed meanwhile.
+#[tokio::test]
+async fn a_store_that_blocks_the_one_that_tells_delays_no_renewal() {
+    let host = Arc::new(TokioHost);
+    let store = Deaf::new(&Memory::new(host.clone()));
+    let locks = Locker::new(Arc::new(store.clone()), host);
+    let held = locks.mutex("held").ttl(ms(600)).acquire().await.unwrap();
+    let lead = locks.election("web").campaign().await.unwrap();
+    store.blocks.store(true, Ordering::SeqCst);
+    lead.term().announce().await;
+    let before = held.renewals().succeeded;
+    while held.renewals().succeeded < before + 2 {
+        held.check().unwrap();
+        tokio::time::sleep(ms(10)).await;
+    }
+    store.blocks.store(false, Ordering::SeqCst);
 }

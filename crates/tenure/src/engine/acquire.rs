@@ -23,7 +23,7 @@ use crate::{
     engine::{
         Engine,
         hold::HoldCell,
-        in_flight::{ClaimResult, is_unknown, late_until, life_of},
+        in_flight::{ClaimResult, is_unknown, life_of},
         queue::{Admission, LocalWaiter},
         report::Reporter,
         request::{self, forked},
@@ -43,12 +43,18 @@ pub(crate) struct AcquireRequest<'a> {
     pub(crate) timing: Timing,
     /// How long to wait: zero asks once, `None` waits indefinitely.
     pub(crate) budget: Option<Duration>,
+    /// Asks once within the budget.
+    pub(crate) asks_once: bool,
     pub(crate) options: &'a Options,
     /// For a wait of several claims: whether one of them has met another owner.
     pub(crate) was_busy: Option<&'a AtomicBool>,
 }
 
 impl AcquireRequest<'_> {
+    fn asks_once(&self) -> bool {
+        self.asks_once || self.budget.is_some_and(|budget| budget.is_zero())
+    }
+
     fn was_busy(&self) -> bool {
         self.was_busy.is_some_and(|was_busy| was_busy.load(Ordering::Relaxed))
     }
@@ -110,13 +116,14 @@ async fn drive(
     progress.iter().for_each(|progress| progress.begin(name));
     let release = |cell: &HoldCell| engine.pass_on_or_release(cell);
     // A claim that does not wait may find a lease that is kept idle here.
-    let may_join = budget.is_none_or(|budget| !budget.is_zero()) || options.idle.is_some();
+    let may_join = !request.asks_once() || options.idle.is_some();
     let join = || engine.local_queues.join(name, options, timing, &release);
     let queued = may_join.then(join).flatten();
+    let wait = if request.asks_once() { Some(Duration::ZERO) } else { budget };
     let mut is_behind = request.was_busy();
     if let Some(queued) = &queued {
         record.on_queue(|| queued.ahead());
-        match queued.admit(&*engine.host, began, (budget, patience(&request)), progress).await? {
+        match queued.admit(&*engine.host, began, (wait, patience(&request)), progress).await? {
             Admission::AskStore { at, was_busy } => {
                 (now, is_behind) = (at, is_behind || was_busy);
             }
@@ -175,6 +182,7 @@ impl<'a> AcquireAttempt<'a> {
         let AcquireRequest { name, mode, timing, budget, options, .. } = request;
         let machine = Acquisition::new(began, *timing, *budget, patience(request), seed);
         let machine = if options.owner.is_some() { machine.keeping_owner() } else { machine };
+        let machine = if request.asks_once() { machine.asking_once() } else { machine };
         let claim = Claim {
             name: (*name).clone(),
             owner: options.owner.unwrap_or(fresh),
@@ -382,8 +390,7 @@ impl Future for SentClaim<'_> {
         let answer = std::task::ready!(asking.as_mut().poll(context));
         self.asking = None;
         if is_unknown(&answer) && !self.is_chosen {
-            let until = late_until(self.engine.host.now(), self.life);
-            self.engine.in_flight().set_unknown(self.owner, until);
+            self.engine.in_flight().set_unknown(self.owner, self.engine.host.now(), self.life);
         }
         Poll::Ready(answer)
     }

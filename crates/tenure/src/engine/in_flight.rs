@@ -46,6 +46,8 @@ struct OwnerClaims {
     under_way: usize,
     /// The outcome of one is unknown: it is granted before this moment, or never.
     unknown: Option<Moment>,
+    /// How long a grant of such a claim may last.
+    life: Duration,
     /// The grant of a claim after its caller had left: a slot of a semaphore has its own name. It ends with its
     /// ttl.
     granted: Option<(LockName, Moment)>,
@@ -62,6 +64,12 @@ pub(super) struct AbandonedClaim {
     asking: BoxFuture<'static, ClaimResult>,
     is_known: bool,
     is_chosen: bool,
+}
+
+impl OwnerClaims {
+    fn put_off(&mut self, until: Moment) {
+        self.unknown = Some(self.unknown.map_or(until, |known| known.later(until)));
+    }
 }
 
 impl InFlight {
@@ -138,8 +146,22 @@ impl InFlight {
         }
     }
 
-    pub(super) fn set_unknown(&self, owner: OwnerId, until: Moment) {
-        self.with(owner, |open| open.unknown = Some(open.unknown.map_or(until, |known| known.later(until))));
+    /// How long a grant may last of a claim of this owner that has no answer any more.
+    pub(crate) fn unknown_life(&self, owner: OwnerId) -> Option<Duration> {
+        self.get(owner, |open| open.unknown.map(|_| open.life)).flatten()
+    }
+
+    /// The outcome of a claim of this life is unknown now.
+    pub(super) fn set_unknown(&self, owner: OwnerId, now: Moment, life: Duration) {
+        self.with(owner, |open| {
+            open.life = open.life.max(life);
+            open.put_off(now + life.min(LATE_MAX));
+        });
+    }
+
+    /// A claim whose outcome is unknown may be granted until then, too.
+    pub(super) fn put_off(&self, owner: OwnerId, until: Moment) {
+        self.with(owner, |open| open.put_off(until));
     }
 
     pub(super) fn leave(
@@ -175,11 +197,6 @@ pub(crate) fn life_of(ttl: Duration) -> Duration {
     ttl.max(LATE_MIN)
 }
 
-/// Until when a claim of this life may be granted whose outcome was unknown at that moment.
-pub(super) fn late_until(now: Moment, life: Duration) -> Moment {
-    now + life.min(LATE_MAX)
-}
-
 pub(super) fn is_unknown(answer: &ClaimResult) -> bool {
     matches!(answer, Err(error) if error.outcome() == Outcome::Unknown)
 }
@@ -206,7 +223,7 @@ impl Drop for AbandonedClaim {
     /// Runs even if the runtime of its task has ended.
     fn drop(&mut self) {
         if !self.is_known && !self.is_chosen {
-            self.in_flight.set_unknown(self.owner, late_until(self.host.now(), self.life));
+            self.in_flight.set_unknown(self.owner, self.host.now(), self.life);
         }
         self.in_flight.with(self.owner, |open| {
             open.under_way -= 1;

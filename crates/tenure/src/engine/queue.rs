@@ -28,13 +28,13 @@ use std::{
 
 use foldhash::HashMap;
 use tenure_core::{
-    BackendError, Claim, FencingToken, Grant, HolderView, Host, Label, LockName, Mode, Moment, OwnerId,
-    Timing, locked,
+    BackendError, Claim, ErrorKind, FencingToken, Grant, HolderView, Host, Label, LockName, Mode, Moment,
+    Outcome, OwnerId, Timing, locked,
 };
 use tokio::sync::Notify;
 
 use crate::{
-    engine::{hold::HoldCell, request::unanswered},
+    engine::hold::HoldCell,
     error::AcquireError,
     machine::acquisition::Position,
     options::{LocalQueueing, Options, Progress, WaitStatus},
@@ -53,6 +53,9 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// How long a failure of the store is the answer for later waiters too. Otherwise each group of waiters would try a
 /// store that is down.
 const FAILURE_KEPT: Duration = Duration::from_secs(5);
+/// How long an answer that named other owners stands: as long as a waiter rests before it asks again, and the time
+/// of the next answer. After that a store that hangs is not taken for a busy lock.
+const ANSWER_KEPT: Duration = Duration::from_secs(3);
 /// How often a waiter without a hint checks whether it is the first one: the waiter before it may have got a lease
 /// and not be polled.
 const LOOK: Duration = Timing::RETRY_MAX;
@@ -261,7 +264,18 @@ impl LocalWaiter<'_> {
                     now = host.now();
                     self.lock().pass_over_the_first(self.number, now);
                 }
-                () = &mut timed_out => return Err(self.lock().refuse(self.number, (began, budget), host.now())),
+                () = &mut timed_out => {
+                    let (now, mut queue) = (host.now(), self.lock());
+                    return match queue.refuse(self.number, began, now) {
+                        // Only the store knows, and one that asks once has not asked it yet.
+                        Err(_) if budget.is_some_and(|budget| budget.is_zero()) => {
+                            queue.admit(self.number, now);
+                            Ok(Admission::AskStore { at: now, was_busy: false })
+                        }
+                        Err(error) => Err(AcquireError::Store(error)),
+                        Ok(busy) => Err(busy),
+                    };
+                }
             }
         }
     }
@@ -303,7 +317,7 @@ impl LocalWaiter<'_> {
         match answer {
             Ok(Position { ahead, holder }) => {
                 (last.holder, last.failure) = (holder.cloned(), None);
-                (last.is_busy, last.busy_at) = (true, Some(now));
+                last.busy_until = Some(now + ANSWER_KEPT);
                 if is_first {
                     last.ahead = ahead.unwrap_or(0);
                 }
@@ -322,7 +336,7 @@ impl LocalWaiter<'_> {
     pub(crate) fn on_granted(&self, now: Moment, cell: &Arc<HoldCell>, claim: &Claim) {
         let grant = cell.grant();
         let mut queue = self.lock();
-        (queue.last.ahead, queue.last.holder, queue.last.is_busy) = (0, None, false);
+        (queue.last.ahead, queue.last.holder, queue.last.busy_until) = (0, None, Some(now));
         queue.last.own = Some(OwnHolder {
             cell: Arc::downgrade(cell),
             owner: grant.owner,
@@ -398,10 +412,9 @@ struct LastStoreAnswer {
     /// How many were ahead of the first of all waiters.
     ahead: usize,
     holder: Option<HolderView>,
-    /// It named another owner, or waiters ahead.
-    is_busy: bool,
-    /// When the lock was last known not to be free: by an answer, or by a lease of this process.
-    busy_at: Option<Moment>,
+    /// Until when the lock is taken for busy: for a while after each answer that said so, and while this process has
+    /// a lease.
+    busy_until: Option<Moment>,
     /// The lease that a waiter of this queue got last.
     own: Option<OwnHolder>,
     failure: Option<StoreFailure>,
@@ -568,37 +581,35 @@ impl LocalQueue {
         WaitStatus { ahead: Some(self.ahead_of(number)), holder, failing: None }
     }
 
-    /// Notes whether another owner has the lock now, as far as is known here.
+    /// Notes whether this process has the lock now. What the store has said is not made younger by a look.
     fn see_whether_busy(&mut self, now: Moment) {
         let own = self.last.own.as_ref().and_then(|own| own.cell.upgrade());
-        if self.last.is_busy || own.is_some_and(|own| own.is_valid(now)) {
-            self.last.busy_at = Some(now);
+        if own.is_some_and(|own| own.is_valid(now)) {
+            self.last.busy_until = Some(self.last.busy_until.map_or(now, |until| until.later(now)));
         }
     }
 
     /// The lock was not free at some time since then.
     fn was_busy_since(&self, began: Moment) -> bool {
-        self.last.busy_at.is_some_and(|busy_at| busy_at.boot >= began.boot)
+        self.last.busy_until.is_some_and(|until| until.boot >= began.boot)
     }
 
-    /// Why a waiter that has waited here since `began` gets nothing: the store fails; other owners had the lock; or
-    /// the store has answered no waiter, and nothing is known. One that asks once is refused by the waiter ahead.
-    fn refuse(
-        &mut self,
-        number: u64,
-        (began, budget): (Moment, Option<Duration>),
-        now: Moment,
-    ) -> AcquireError {
+    /// A waiter that has waited here since `began` gets nothing, because other owners had the lock.
+    ///
+    /// # Errors
+    /// If the store fails, or has answered no waiter for so long that nothing is known.
+    fn refuse(&mut self, number: u64, began: Moment, now: Moment) -> Result<AcquireError, BackendError> {
         self.see_whether_busy(now);
-        let (waited, asks_once) = (began.elapsed(now), budget.is_some_and(|budget| budget.is_zero()));
+        let waited = began.elapsed(now);
         if let Some(error) = self.failure(now, Duration::ZERO) {
-            return AcquireError::Store(error);
+            return Err(error);
         }
-        if !asks_once && !self.was_busy_since(began) {
-            return AcquireError::Store(unanswered(waited));
+        if !self.was_busy_since(began) {
+            let message = format!("the store answered no waiter ahead within {waited:.1?}");
+            return Err(BackendError::new(ErrorKind::TimedOut, Outcome::NotApplied, message));
         }
         let WaitStatus { ahead, holder, .. } = self.shown_to(number);
-        AcquireError::TimedOut { waited, ahead, holder: holder.map(Box::new) }
+        Ok(AcquireError::TimedOut { waited, ahead, holder: holder.map(Box::new) })
     }
 
     /// The error, if the store has failed for admitted waiters for at least `patience`, until a moment ago.

@@ -160,7 +160,11 @@ impl Reaper {
             tokio::select! {
                 biased;
                 () = self.changed.notified() => {}
-                Some(_) = begun.next() => {}
+                Some(ended) = begun.next() => {
+                    if ended.is_err() {
+                        store.calm.on_panic(host.now());
+                    }
+                }
             }
         }
     }
@@ -217,7 +221,7 @@ impl Reaper {
                     }
                     // A server that hung has not read it yet, perhaps: it does when it goes on.
                     if unknown.is_some() {
-                        self.in_flight.set_unknown(owner, (again + LATE_MIN).earlier(release.until));
+                        self.in_flight.put_off(owner, (again + LATE_MIN).earlier(release.until));
                     }
                     host.sleep_until(again).await;
                 }

@@ -16,7 +16,7 @@ use std::{
 use tenure_core::{BackendError, BackendHandle, ErrorKind, Host, Moment, Outcome};
 use tokio::sync::OnceCell;
 
-use crate::engine::telemetry::Telemetry;
+use crate::engine::{calm::Calm, telemetry::Telemetry};
 
 /// Asks once, and repeats only while the store reports a transient overload.
 ///
@@ -60,11 +60,12 @@ pub(crate) struct KeeperStore {
     main: BackendHandle,
     own: OnceCell<BackendHandle>,
     pub(crate) telemetry: Telemetry,
+    pub(crate) calm: Calm,
 }
 
 impl KeeperStore {
     pub(crate) fn new(main: BackendHandle, telemetry: Telemetry) -> Self {
-        Self { main, own: OnceCell::new(), telemetry }
+        Self { main, own: OnceCell::new(), telemetry, calm: Calm::default() }
     }
 
     pub(crate) async fn backend(&self) -> Result<BackendHandle, BackendError> {

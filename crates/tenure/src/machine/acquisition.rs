@@ -146,6 +146,11 @@ impl Acquisition {
         Self { keeps_owner: true, ..self }
     }
 
+    /// The same, asking once, and no longer than the budget.
+    pub(crate) fn asking_once(self) -> Self {
+        Self { wait: WaitMode::No, ..self }
+    }
+
     /// The next step at `now`. Without an event in between, a second call returns the same.
     pub(crate) fn poll(&mut self, now: Moment) -> AcquireAction {
         match &self.state {
@@ -174,8 +179,7 @@ impl Acquisition {
     /// How long the request may take: no longer than the caller wants to wait, if the store is slow.
     pub(crate) fn request_timeout(&self, now: Moment) -> Duration {
         let usual = self.timing.request_timeout();
-        let deadline = self.deadline.filter(|_| self.wait != WaitMode::No);
-        let left = deadline.map(|deadline| deadline.boot.saturating_sub(now.boot));
+        let left = self.limit().map(|deadline| deadline.boot.saturating_sub(now.boot));
         left.map_or(usual, |left| left.max(Duration::from_millis(50)).min(usual))
     }
 
@@ -305,7 +309,12 @@ impl Acquisition {
             ErrorKind::Throttled => now + error.retry_hint().unwrap_or(Duration::from_millis(1)),
             _ => return None,
         };
-        self.is_out_of_time(until).then_some(until)
+        self.limit().is_some_and(|limit| limit.boot <= until.boot).then_some(until)
+    }
+
+    /// When the caller's time ends. One that asks once without a limit gives a request the usual time.
+    fn limit(&self) -> Option<Moment> {
+        self.deadline.filter(|deadline| *deadline != self.started)
     }
 
     /// What came before explains more than a request that was cut short: that another owner held the lock, or why

@@ -271,6 +271,8 @@ pub(crate) struct Deaf {
     pub(crate) missed: Arc<Notify>,
     /// It cannot be looked at.
     pub(crate) is_dark: Arc<AtomicBool>,
+    /// This handle keeps the thread of whom it tells something, as a busy file does.
+    pub(crate) blocks: Arc<AtomicBool>,
 }
 
 struct Silence(Arc<Notify>);
@@ -278,7 +280,8 @@ struct Silence(Arc<Notify>);
 impl Deaf {
     pub(crate) fn new(store: &Memory) -> Self {
         let (missed, is_dark) = (Arc::default(), Arc::default());
-        Self { store: store.clone(), promises: store.promises(), hears: false, missed, is_dark }
+        let blocks = Arc::default();
+        Self { store: store.clone(), promises: store.promises(), hears: false, missed, is_dark, blocks }
     }
 }
 
@@ -297,7 +300,14 @@ impl Backend for Deaf {
     }
 
     async fn handle(&self) -> Result<BackendHandle, BackendError> {
-        Ok(Arc::new(self.clone()))
+        Ok(Arc::new(Self { blocks: Arc::default(), ..self.clone() }))
+    }
+
+    async fn tell(&self, name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {
+        while self.blocks.load(Ordering::SeqCst) {
+            std::thread::sleep(ms(1));
+        }
+        self.store.tell(name, whom, owner).await
     }
 
     /// Where semaphores are slots there is one.
