@@ -166,9 +166,9 @@ async fn what_is_swallowed_is_no_grant_and_is_told() {
     let policy = "ALTER TABLE tenure_lock ENABLE ROW LEVEL SECURITY; ALTER TABLE tenure_lock FORCE ROW LEVEL SECURITY; \
                   CREATE POLICY see ON tenure_lock FOR SELECT USING (true)";
     for (change, words, doctor) in [
-        (swallow, "drops them", "triggers: meddler"),
+        (swallow, "discards writes", "triggers: meddler"),
         (rule, "refuses the statement", "rules: meddler"),
-        (policy, "drops them", "row level security is on"),
+        (policy, "discards writes", "row level security is on"),
     ] {
         let server = PostgresServer::start();
         let a = player(&server.url(""), "one");
