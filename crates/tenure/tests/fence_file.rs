@@ -368,7 +368,7 @@ fn a_forked_child_keeps_no_other_process_waiting_and_writes_nothing() {
             signal::kill(Pid::this(), Signal::SIGABRT).unwrap();
         }
         loop {
-            thread::sleep(Duration::from_secs(60));
+            thread::park();
         }
     };
     written.unwrap();
