@@ -85,7 +85,7 @@ impl Slots {
         tokio::select! {
             biased;
             () = closed.wait() => true,
-            // If it is over, the runtime that has the socket is blocked: that one has no second connection.
+            // If it has passed, the runtime that has the socket is blocked: that one has no second connection.
             () = self.host.sleep_until(self.host.now() + patience.min(WAIT)) => patience <= WAIT,
         }
     }
@@ -107,7 +107,7 @@ impl Slots {
 const ANSWER: Duration = Duration::from_secs(1);
 /// How long the first connection that was closed without an answer counts as there.
 const STRAY: Duration = Duration::from_secs(10);
-/// A task that has not closed its socket for so long after its time does not run.
+/// A task that has not closed its socket this long after its time does not run.
 const BLOCKED: Duration = Duration::from_millis(100);
 /// After this a caller is told that no other connection is opened.
 const WAIT: Duration = Duration::from_secs(2);

@@ -377,7 +377,7 @@ impl Crowd {
         tokio::join!(asks, counts).1
     }
 
-    /// Nobody has lost anything, and all are served again.
+    /// No client has lost anything, and all are served again.
     async fn goes_on(&self) {
         for (holder, grant) in &self.0 {
             until("it renews", async || {

@@ -291,7 +291,7 @@ impl PgSession {
         Ok(is_there)
     }
 
-    /// Makes the table if there never was one. Many may do so at the same time: who is too late for it looks again.
+    /// Makes the table if there never was one. Many may do so at the same time: a client that is too late reads again.
     pub(crate) async fn create(&self) -> Result<(), CellError> {
         let mut race = None;
         for _ in 0..CREATE_TRIES {
@@ -499,7 +499,7 @@ impl Drop for Ending {
     }
 }
 
-/// A connection that nobody has any more is left.
+/// A connection that no caller has any more is left.
 struct Owner(Arc<SessionEnd>);
 
 impl Drop for Owner {

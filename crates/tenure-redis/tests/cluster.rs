@@ -139,7 +139,7 @@ fn behind_a_proxy() -> (RedisServer, Proxy, String) {
     (server, proxy, url)
 }
 
-/// L4, L9: the driver repeated a request whose answer was lost. The second copy of a release found nobody there, and was answered as
+/// L4, L9: the driver repeated a request whose answer was lost. The second copy of a release found no holder, and was answered as
 /// if the lease had been lost; the first one, if it was late, ended the next lease of its owner.
 #[tokio::test]
 async fn in_a_cluster_a_lost_answer_is_unknown_and_its_request_was_sent_once() {

@@ -71,7 +71,7 @@ impl FileConnection {
     }
 
     /// Moves the log into the database, so that the next transaction begins it anew. False if a reader needs it still, or if it
-    /// cannot be moved. Nobody writes meanwhile.
+    /// cannot be moved. No process writes during that time.
     pub(crate) fn move_log(&self, _lock: &WriteLock) -> bool {
         self.move_pages()
     }
@@ -91,7 +91,7 @@ impl FileConnection {
 
     /// What this connection has committed is on the disk after it. It holds no lock.
     ///
-    /// Proof. The commit wrote its frames into this very file, which nobody deletes while it is held.
+    /// Proof. The commit wrote its frames into this very file, which no process deletes while it is held.
     /// * The log was not begun anew since: its head was flushed before its first frame was written (and with it its name: the
     ///   first flush of a log by a connection of SQLite flushes the directory). This flush adds all frames up to the commit.
     /// * It was: SQLite does that only when each frame is in the database, and says so (`nBackfill`) only after it has flushed

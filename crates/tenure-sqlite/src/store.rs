@@ -255,7 +255,7 @@ impl FileStore {
     /// even if it was there: an attempt whose flush failed may have left it. And it is moved out of the log, if no reader
     /// needs that: where a log is deleted, its leases are waited for, but no process could know what else was in it.
     ///
-    /// Nobody waits for these flushes: the lock that all who write need is free (L6).
+    /// No process waits for these flushes: the lock that all writers need is free (L6).
     pub(crate) fn transact_flushed<A>(
         &mut self,
         haste: Haste,
