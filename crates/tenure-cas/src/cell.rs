@@ -67,8 +67,7 @@ pub trait Cell: Clone + Send + Sync + 'static {
         state: &str,
     ) -> Result<Option<NewCell>, CellError>;
 
-    /// Writes a cell if it is unchanged, and returns when; `None` if it has changed, or is locked and the write
-    /// does not wait.
+    /// Writes a cell if it is unchanged.
     ///
     /// # Contract
     /// 1. Compares version *and* text in the atomic step that writes: after a failover another history may have the
@@ -78,14 +77,16 @@ pub trait Cell: Clone + Send + Sync + 'static {
     /// 3. Returns [`CellError::Broken`] unless the store reported the outcome; a success is as durable as the store
     ///    promises.
     // A3.
-    /// 4. A write that was answered does not come again: no layer below this call repeats it.
-    /// 5. Sends [`CellWrite::hints`] with the write or after it, or not at all.
+    /// 4. An answer that is not [`Done`](WriteAnswer::Done) may have the cell as it is now, read as
+    ///    [`read`](Self::read) reads it, without places next to it. It saves that request.
+    /// 5. A write that was answered does not come again: no layer below this call repeats it.
+    /// 6. Sends [`CellWrite::hints`] with the write or after it, or not at all.
     async fn write(
         &self,
         over: &Self::Connection,
         name: &LockName,
         write: &CellWrite<'_>,
-    ) -> Result<Option<WrittenCell>, CellError>;
+    ) -> Result<WriteAnswer, CellError>;
 
     /// Puts a place into a cell, whatever the content, and returns the new cell; `None` if the cell does not take
     /// it, or the store cannot. The place gives no right: the client that writes the cell next reads it as the end
@@ -149,7 +150,7 @@ pub trait Cell: Clone + Send + Sync + 'static {
         &self,
         over: &Self::Connection,
         writes: &[(&LockName, CellWrite<'_>)],
-    ) -> Result<Vec<Option<WrittenCell>>, CellError> {
+    ) -> Result<Vec<WriteAnswer>, CellError> {
         // All of them are answered before one fails, because the outcome of a write is known only by its answer
         // (L9).
         let answers = join_all(writes.iter().map(|(name, write)| self.write(over, name, write))).await;
@@ -348,6 +349,27 @@ pub struct NewCell {
     pub at: Duration,
     /// The cell has the requested content.
     pub is_ours: bool,
+}
+
+/// What became of a write.
+#[derive(Clone, Debug)]
+pub enum WriteAnswer {
+    /// It is stored.
+    Done(WrittenCell),
+    /// It is not, and never will be: the cell is another one, or the store's clock was not [within](CellWrite::within).
+    Changed(Option<CellReading>),
+    /// It is not, and never will be: another client has the cell locked, and the write does not wait.
+    Locked(Option<CellReading>),
+}
+
+impl WriteAnswer {
+    /// The cell as it is now, after a write that was not stored. It is locked if it is as it must be, at a right time.
+    pub fn unwritten(write: &CellWrite<'_>, reading: CellReading) -> Self {
+        let is_same = write.on == (reading.version, reading.state.as_str());
+        let (from, until) = write.within;
+        let is_locked = is_same && (from..=until).contains(&reading.now);
+        if is_locked { Self::Locked(Some(reading)) } else { Self::Changed(Some(reading)) }
+    }
 }
 
 /// A write that was stored.

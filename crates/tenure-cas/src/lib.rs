@@ -10,7 +10,7 @@ mod verbs;
 pub use cell::{
     BESIDE, Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, END, Listed, NewCell,
     NewPlace, Newcomer, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, Until, VerbError,
-    WrittenCell, listed, promises,
+    WriteAnswer, WrittenCell, listed, promises,
 };
 pub use encode::{decode, encode};
 pub use memory::TOLERANCE;

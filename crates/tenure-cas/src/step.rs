@@ -67,8 +67,8 @@ use tokio::sync::OwnedMutexGuard;
 use crate::{
     beside::{FRONT, LOW, MovingUp, OwnPlaces, Snapshot},
     cell::{
-        Cell, CellError, CellWrite, Connected, ConnectionPurpose, NewCell, NewPlace, Newcomer, Patience,
-        PlacesBeside, ReadRequest, VerbError, WrittenCell,
+        Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, NewCell, NewPlace, Newcomer,
+        Patience, PlacesBeside, ReadRequest, VerbError, WriteAnswer, WrittenCell,
     },
     encode::{EACH, LONG, encode, encode_newcomer, encode_place, is_long},
     memory::{CellMemory, KnownCell, LATE, TOLERANCE, moment},
@@ -125,7 +125,8 @@ impl<C: Cell> Locks<C> {
     ) -> Result<V::Answer, BackendError> {
         let turn = if V::IN_TURN { Some(self.verbs.lock(name, &*self.shared.host).await) } else { None };
         let begun = self.shared.host.now();
-        VerbRun { locks: self, name, verb, begun, contention: None, maybe: None, locked: 0, made: 0 }
+        let (contention, maybe, found, locked, made) = (None, None, None, 0, 0);
+        VerbRun { locks: self, name, verb, begun, contention, maybe, found, locked, made }
             .run(turn)
             .await
     }
@@ -222,6 +223,8 @@ struct VerbRun<'a, C: Cell, V: CellVerb> {
     contention: Option<Contention>,
     /// The result that an earlier try has, or may have.
     maybe: Option<V::Answer>,
+    /// The cell as an earlier write found it, in place of the next reading.
+    found: Option<CellReading>,
     /// How often the cell was locked for longer than a commit takes.
     locked: u32,
     /// How many cells it has made.
@@ -261,7 +264,8 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
                         self.maybe.is_some_and(|maybe| self.verb.is_unsettled(&maybe, &answer));
                     return if is_unsettled { Err(cell.error(VerbError::Unsettled)) } else { Ok(answer) };
                 }
-                Ok(Tried::Overtaken) => {
+                Ok(Tried::Overtaken(found)) => {
+                    self.found = found;
                     // A verb that steps back delays no other one.
                     drop(turn.take());
                     continue;
@@ -379,7 +383,11 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         let (locks, claim) = (self.locks, self.verb.claim());
         let until = claim.map(|claim| locks.shared.own_places.until(self.name, claim.owner));
         let look = ReadRequest { until: until.unwrap_or_default(), creates: V::CREATES };
-        let mut reading = locks.cell.read(over, self.name, &look).await?;
+        // The answer to a write has no places next to the cell, which only a renewal does not need.
+        let mut reading = match self.found.take().filter(|_| !V::WAITS) {
+            Some(found) => found,
+            None => locks.cell.read(over, self.name, &look).await?,
+        };
         if V::CREATES && reading.version == 0 {
             self.must_have_moved(0, reading.now)?;
             if self.made == SWALLOWED {
@@ -474,8 +482,8 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
 /// The result of a try.
 enum Tried<A> {
     Done(A),
-    /// Read again.
-    Overtaken,
+    /// Read again, unless this is the cell now.
+    Overtaken(Option<CellReading>),
     /// It was sent, and had no answer. It compares: it is done by now, or never.
     Lost(BackendError, A),
     /// It was sent, compares nothing, and may be done later.
@@ -594,7 +602,7 @@ impl<C: Cell> Locks<C> {
         if !draft.change.wakes.is_empty() || is_stuck || !draft.was_long() {
             draft.patience = Patience::Brief;
             let written = self.write(over, &claim.name, draft).await?;
-            return Ok(if let Tried::Done(_) = written { Tried::Overtaken } else { written });
+            return Ok(if let Tried::Done(_) = written { Tried::Overtaken(None) } else { written });
         }
         let is_there = match own {
             Some(own) => self.keep(over, claim, (own, place, draft.now), &draft.ledger).await,
@@ -602,7 +610,7 @@ impl<C: Cell> Locks<C> {
         };
         match is_there {
             Ok(true) => Ok(Tried::Done(draft.change.answer)),
-            Ok(false) => Ok(Tried::Overtaken),
+            Ok(false) => Ok(Tried::Overtaken(None)),
             // L9: it may be there, or will be.
             Err(CellError::Broken(error)) => Ok(Tried::Late(error.of_unknown_outcome())),
             Err(failure) => Err(failure),
@@ -659,9 +667,12 @@ impl<C: Cell> Locks<C> {
             return Ok(Tried::Lost(error.of_unknown_outcome(), draft.change.answer));
         }
         let hints = sent.settle();
-        let Some(WrittenCell { at, is_ours }) = answer? else {
-            self.shared.memory.forget(name);
-            return Ok(Tried::Overtaken);
+        let WrittenCell { at, is_ours } = match answer? {
+            WriteAnswer::Done(written) => written,
+            WriteAnswer::Changed(found) | WriteAnswer::Locked(found) => {
+                self.shared.memory.forget(name);
+                return Ok(Tried::Overtaken(found));
+            }
         };
         if !is_ours {
             self.shared.memory.forget(name);

@@ -19,7 +19,7 @@ use crate::{
     beside::{Beside, OwnPlace, Snapshot},
     cell::{
         Cell, CellError, CellReading, CellWrite, ConnectionPurpose, Listed, OldPlace, ReadRequest, VerbError,
-        WrittenCell,
+        WriteAnswer, WrittenCell,
     },
     encode::{decode, with_places},
     memory::{TOLERANCE, moment},
@@ -293,6 +293,9 @@ struct RenewalBatch<'a, C: Cell> {
 /// The number of a grant, and the draft to store for it.
 type Numbered = (usize, Draft<Renewal>);
 
+/// The number of a grant, and its cell.
+type Found = (usize, CellReading);
+
 impl<C: Cell> RenewalBatch<'_, C> {
     /// Renews the leases that need no wait for another client: first on the ledger stored last, then on the
     /// one read.
@@ -307,27 +310,38 @@ impl<C: Cell> RenewalBatch<'_, C> {
             self.notifies_no_process(&draft).then_some((at, draft))
         };
         let guesses: Vec<Numbered> = rest.iter().filter_map(guess).collect();
-        self.write(guesses).await?;
+        let found = self.write(guesses).await?;
         rest.retain(|at| self.answers[*at].is_none());
         if rest.is_empty() {
             return Ok(());
         }
-        let drafts = self.read(&rest).await?;
-        self.write(drafts).await
+        let readings = self.read(&rest, found).await?;
+        let drafts = self.drafts(readings)?;
+        self.write(drafts).await.map(drop)
     }
 
     fn notifies_no_process(&self, draft: &Draft<Renewal>) -> bool {
         self.locks.elsewhere(&draft.hints()).is_empty()
     }
 
-    /// Reads the rest. A lease that is gone without a change has its answer; the others are written.
-    async fn read(&mut self, rest: &[usize]) -> Result<Vec<Numbered>, CellError> {
+    /// Reads the rest, but for those that the writes have found.
+    async fn read(&self, rest: &[usize], mut found: Vec<Found>) -> Result<Vec<Found>, CellError> {
+        let unknown = rest.iter().copied().filter(|at| !found.iter().any(|(known, _)| known == at));
+        let unknown: Vec<usize> = unknown.collect();
+        if !unknown.is_empty() {
+            let names: Vec<&LockName> = unknown.iter().map(|at| &self.grants[*at].name).collect();
+            let readings = self.locks.cell.read_many(self.over, &names).await?;
+            let readings = unknown.into_iter().zip(readings);
+            found.extend(readings.filter_map(|(at, reading)| reading.map(|reading| (at, reading))));
+        }
+        Ok(found)
+    }
+
+    /// A lease that is gone without a change has its answer; the others are written.
+    fn drafts(&mut self, readings: Vec<Found>) -> Result<Vec<Numbered>, CellError> {
         let (locks, memory) = (self.locks, &self.locks.shared.memory);
-        let names: Vec<&LockName> = rest.iter().map(|at| &self.grants[*at].name).collect();
-        let readings = locks.cell.read_many(self.over, &names).await?;
         let mut drafts = Vec::new();
-        for (&at, reading) in rest.iter().zip(readings) {
-            let Some(reading) = reading else { continue };
+        for (at, reading) in readings {
             let snapshot =
                 Snapshot::of(reading, &locks.shared.rules).map_err(|error| locks.unreadable(error))?;
             // A cell with an unacknowledged write is renewed alone.
@@ -345,10 +359,11 @@ impl<C: Cell> RenewalBatch<'_, C> {
         Ok(drafts)
     }
 
-    /// Writes the drafts whose cells have not changed and that no client has locked.
-    async fn write(&mut self, drafts: Vec<Numbered>) -> Result<(), CellError> {
+    /// Writes the drafts whose cells have not changed and that no client has locked. The others, as they were found.
+    async fn write(&mut self, drafts: Vec<Numbered>) -> Result<Vec<Found>, CellError> {
+        let mut found = Vec::new();
         if drafts.is_empty() {
-            return Ok(());
+            return Ok(found);
         }
         let (locks, grants, memory) = (self.locks, self.grants, &self.locks.shared.memory);
         let states: Vec<String> = drafts.iter().map(|(_, draft)| draft.text()).collect();
@@ -366,22 +381,26 @@ impl<C: Cell> RenewalBatch<'_, C> {
         let sent: Vec<_> = drafts.iter().map(sent).collect();
         let answer = locks.cell.write_many(self.over, &writes).await;
         if matches!(answer, Err(CellError::Broken(_))) {
-            return answer.map(drop);
+            return answer.map(|_| found);
         }
         let hints: Vec<_> = sent.into_iter().map(WriteInFlight::settle).collect();
         for ((((at, draft), state), hints), stored) in drafts.into_iter().zip(states).zip(hints).zip(answer?)
         {
             let name = &grants[at].name;
             match stored {
-                Some(WrittenCell { at: time, is_ours: true }) => {
+                WriteAnswer::Done(WrittenCell { at: time, is_ours: true }) => {
                     memory.learn(time, locks.shared.host.now());
                     self.answers[at] = Some(locks.stored(name, draft, state, &hints));
                 }
-                // The cell had changed; or the store alters the written text, which the next single verb detects.
-                _ => memory.forget(name),
+                WriteAnswer::Changed(now) => {
+                    memory.forget(name);
+                    found.extend(now.map(|now| (at, now)));
+                }
+                // A locked cell is renewed alone. The store alters the written text, which the next single verb detects.
+                WriteAnswer::Locked(_) | WriteAnswer::Done(_) => memory.forget(name),
             }
         }
-        Ok(())
+        Ok(found)
     }
 }
 

@@ -32,6 +32,8 @@ struct StallState {
     waiting: usize,
     /// How often bytes were received.
     heard: u64,
+    /// How much longer than the limit it may be silent.
+    longer: Duration,
 }
 
 /// Whether an answer is missing.
@@ -94,7 +96,18 @@ impl StallDetector {
     /// Nothing arrived for longer than the limit, and something should have.
     pub fn is_stalled(&self) -> bool {
         let since = locked(&self.state).missing_since(&*self.host);
-        since.is_some_and(|since| since.elapsed(self.host.now()) > self.limit)
+        since.is_some_and(|since| since.elapsed(self.host.now()) > self.limit())
+    }
+
+    /// The first answer took this long: a server that is slow, and not down, may be silent four times as long, and for 2 s at
+    /// most.
+    pub fn first_answer_took(&self, took: Duration) {
+        let slow = (took * SLOWER).min(SLOWEST);
+        locked(&self.state).longer = slow.saturating_sub(self.limit);
+    }
+
+    fn limit(&self) -> Duration {
+        self.limit + locked(&self.state).longer
     }
 
     /// Waits until no byte has arrived for `limit`, or until `limit` has passed `most` times: a slow server may answer as
@@ -119,6 +132,10 @@ impl StallDetector {
     }
 }
 
+/// How many times the time of its first answer a server may be silent.
+const SLOWER: u32 = 4;
+/// However slow its first answer was.
+const SLOWEST: Duration = Duration::from_secs(2);
 /// How often the silence of a limit is looked for.
 const LOOKS: u32 = 8;
 
@@ -139,10 +156,10 @@ impl Drop for Awaited<'_> {
     fn drop(&mut self) {
         let mut state = locked(&self.detector.state);
         state.waiting -= 1;
-        let StallDetector { host, limit, .. } = self.detector;
+        let (StallDetector { host, limit, .. }, longer) = (self.detector, state.longer);
         let is_void = match state.missing {
             // It was dropped before it could be sent.
-            Missing::Unsent(since) => since.elapsed(host.now()) <= *limit,
+            Missing::Unsent(since) => since.elapsed(host.now()) <= *limit + longer,
             // It was answered, or a request before it was. A dropped request may be answered or not.
             _ => state.heard != self.heard,
         };
@@ -213,6 +230,21 @@ mod tests {
         let began = tokio::time::Instant::now();
         let (_, ()) = tokio::join!(detector.silence(LIMIT, 8), answers(100, 40));
         assert!((4_000..4_200).contains(&began.elapsed().as_millis()), "it is not for ever");
+    }
+
+    /// A server of 600 ms to an answer was left with each request, and what it did was stopped.
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_server_may_be_silent_for_longer() {
+        for (first, silent, is_stalled) in
+            [(100, 501, true), (300, 1_199, false), (300, 1_201, true), (5_000, 2_001, true)]
+        {
+            let detector = detector();
+            detector.first_answer_took(Duration::from_millis(first));
+            let _asked = detector.ask();
+            detector.on_sent();
+            ms(silent).await;
+            assert_eq!(detector.is_stalled(), is_stalled, "{first} {silent}");
+        }
     }
 
     /// No caller needs to wait for the whole limit: the request has no answer, whichever caller dropped it.

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use tenure_cas::{
     BESIDE, Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, Listed, Locks, NewCell,
     NewPlace, Newcomer, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, Until, VerbError,
-    WrittenCell, decode, listed, promises,
+    WriteAnswer, WrittenCell, decode, listed, promises,
 };
 use tenure_client::Connections;
 use tenure_core::{
@@ -142,18 +142,18 @@ impl Cell for RowStore {
         session: &Arc<Session>,
         name: &LockName,
         write: &CellWrite<'_>,
-    ) -> Result<Option<WrittenCell>, CellError> {
+    ) -> Result<WriteAnswer, CellError> {
         let statement = self.shared.sql.write(name, write);
         let answer = if write.patience == Patience::None {
             match session.ask(statement).await {
-                Err(CellError::Locked) => return Ok(None),
+                Err(CellError::Locked) => return Ok(WriteAnswer::Locked(None)),
                 answer => answer?,
             }
         } else {
             self.ask_in_line(session, statement).await?
         };
         if answer.written == 0 {
-            return Ok(None);
+            return Ok(WriteAnswer::Changed(None));
         }
         if !write.gone.is_empty() {
             let remove = self.shared.sql.remove(name, write.gone, session.facts().may_delete);
@@ -175,7 +175,7 @@ impl Cell for RowStore {
             Some(at) => at,
             None => self.time_after(session).await?,
         };
-        Ok(Some(WrittenCell { at, is_ours }))
+        Ok(WriteAnswer::Done(WrittenCell { at, is_ours }))
     }
 
     async fn enqueue(

@@ -213,10 +213,12 @@ impl PgSession {
         shared.host.spawn(Box::pin(drive(driver, Ending(fate.clone(), channels.clone()), slot)));
         let name = place.to_string();
         let (schema, table) = shared.table();
+        let asked = shared.host.now();
         let rows = client.query_typed(LOOK, &[(&schema, Type::TEXT), (&table, Type::TEXT)]).await;
         let facts = rows.and_then(|rows| ConnectionFacts::read(&rows[0], shared.table(), place, own_end));
         let facts = facts.map_err(|error| error::settled(&name, error::asked(&name, error)))?;
         facts.must_be_one_writer(&name)?;
+        stall.first_answer_took(asked.elapsed(shared.host.now()));
         shared.found(&facts);
         let (facts, heard) = (Mutex::new(Arc::new(facts)), Mutex::default());
         let listening = SingleFlight::new(shared.host.clone());

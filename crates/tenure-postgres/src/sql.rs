@@ -32,7 +32,7 @@ pub(crate) struct Sql {
     pub(crate) write_briefly: WriteSql,
     /// As `write_unlocked` for many rows in one statement, each on its own: rows that another transaction has
     /// locked are left out, so that none is waited for. In: names, versions, busys, states, states before,
-    /// from, until. Out: name, time of those written, and whether it is what was written.
+    /// from, until. Out: name, time, of those written whether it is what was written, of the others version and state.
     pub(crate) write_many: String,
     /// Puts a place into the text of a lock, whatever that is, behind the transaction that has the row
     /// locked, for 50 ms; that is set for this transaction and leaves nothing behind. In: name, owner, place,
@@ -74,8 +74,8 @@ pub(crate) struct TailSql {
 
 /// Statements that write one ledger if the row is as it was and the server's time lies between two points.
 /// In: name, version, busy, state, state before, from, until. Out: time, and whether the row is what was
-/// written, which a trigger may prevent; no row: it is not as it was; or, of those that do not wait, another
-/// transaction has it locked.
+/// written, which a trigger may prevent; no row: it is not as it was. Of those that do not wait, the plain one answers
+/// then with the time, nothing, and version and state of the row as it is: one that is the same is locked.
 #[derive(Debug)]
 pub(crate) struct WriteSql {
     pub(crate) plain: String,
@@ -91,37 +91,53 @@ impl WriteSql {
     /// `tail`: that a row is one of the tail of $1.
     fn new(table: &str, (patience, awaiting): (Patience, Awaiting), (tail, remove): (&str, &str)) -> Self {
         let is_ours = "t.name = $1 AND t.version = $2 AND t.state = $5";
-        let plain = |alone: &str| {
+        // What goes before the update, and the update, of a row as $1 names it.
+        let update = |alone: &str| {
             let when = format!(" AND clock_timestamp() BETWEEN $6 AND $7{alone}");
             let set = "SET version = t.version + 1, busy = $3, used = clock_timestamp(), state = $4";
             // What the row has after a trigger has changed it: a lease that is not in it was not granted
             // (L1).
             let at = "RETURNING clock_timestamp() AS at, (t.name, t.version, t.busy, t.state) IS NOT DISTINCT FROM \
                       ($1, $2 + 1, $3, $4) AS is_ours";
+            let own = own(awaiting, patience);
             match patience {
-                Patience::Any | Patience::Brief => format!(
-                    "UPDATE {table} AS t {set} FROM {} AS own WHERE {is_ours}{when} AND own.said <> '' {at}",
-                    own(awaiting, patience)
+                Patience::Any | Patience::Brief => (
+                    String::new(),
+                    format!(
+                        "UPDATE {table} AS t {set} FROM {own} AS own WHERE {is_ours}{when} AND own.said <> '' {at}"
+                    ),
                 ),
-                Patience::None => format!(
-                    "WITH f AS (SELECT t.name FROM {table} AS t WHERE {is_ours}{when} FOR UPDATE SKIP LOCKED) \
-                     UPDATE {table} AS t {set} FROM f, {} AS own WHERE t.name = f.name AND {is_ours} AND own.said <> '' {at}",
-                    own(awaiting, patience)
+                Patience::None => (
+                    format!(
+                        "f AS (SELECT t.name FROM {table} AS t WHERE {is_ours}{when} FOR UPDATE SKIP LOCKED), "
+                    ),
+                    format!(
+                        "UPDATE {table} AS t {set} FROM f, {own} AS own \
+                         WHERE t.name = f.name AND {is_ours} AND own.said <> '' {at}"
+                    ),
                 ),
             }
         };
+        let (before, plain) = update("");
         let is_last =
             format!(" AND NOT ($11 AND EXISTS (SELECT FROM {table} WHERE {tail} AND NOT name = ANY($10)))");
+        let (before_last, last) = update(&is_last);
         let told = "SELECT c.at, c.is_ours, told.n FROM c, LATERAL (SELECT count(pg_notify(w.channel, w.hint)) AS n \
                     FROM unnest($8::text[], $9::text[]) AS w(channel, hint) WHERE c.at IS NOT NULL) AS told";
         Self {
-            plain: plain(""),
-            notifying: format!("WITH c AS ({}) {told}", plain("")),
+            notifying: format!("WITH {before}c AS ({plain}) {told}"),
             moving: format!(
-                "WITH c AS ({}), gone AS ({remove} WHERE name IN (SELECT name FROM {table} \
-                 WHERE name = ANY($10::text[]) AND EXISTS (SELECT FROM c) FOR UPDATE SKIP LOCKED)) {told}",
-                plain(&is_last)
+                "WITH {before_last}c AS ({last}), gone AS ({remove} WHERE name IN (SELECT name FROM {table} \
+                 WHERE name = ANY($10::text[]) AND EXISTS (SELECT FROM c) FOR UPDATE SKIP LOCKED)) {told}"
             ),
+            plain: match patience {
+                Patience::Any | Patience::Brief => plain,
+                Patience::None => format!(
+                    "WITH {before}c AS ({plain}) SELECT c.at, c.is_ours, NULL::bigint, NULL::text FROM c UNION ALL \
+                     SELECT clock_timestamp(), NULL, t.version, t.state::text FROM {table} AS t \
+                     WHERE t.name = $1 AND NOT EXISTS (SELECT FROM c)"
+                ),
+            },
         }
     }
 }
@@ -196,11 +212,14 @@ impl Sql {
                 "WITH w AS (SELECT * FROM unnest($1::text[], $2::bigint[], $3::bool[], $4::text[], $5::text[]) \
                  AS w(name, version, busy, state, before)), \
                  f AS (SELECT l.name FROM {table} AS l JOIN w ON l.name = w.name AND l.version = w.version \
-                 AND l.state = w.before WHERE clock_timestamp() BETWEEN $6 AND $7 FOR UPDATE OF l SKIP LOCKED) \
-                 UPDATE {table} AS t SET version = t.version + 1, busy = w.busy, used = clock_timestamp(), \
+                 AND l.state = w.before WHERE clock_timestamp() BETWEEN $6 AND $7 FOR UPDATE OF l SKIP LOCKED), \
+                 c AS (UPDATE {table} AS t SET version = t.version + 1, busy = w.busy, used = clock_timestamp(), \
                  state = w.state FROM w, f, {} AS own WHERE t.name = w.name AND f.name = w.name AND t.version = w.version \
-                 AND t.state = w.before AND own.said <> '' RETURNING w.name, clock_timestamp(), \
-                 (t.name, t.version, t.busy, t.state) IS NOT DISTINCT FROM (w.name, w.version + 1, w.busy, w.state)",
+                 AND t.state = w.before AND own.said <> '' RETURNING w.name, clock_timestamp() AS at, \
+                 (t.name, t.version, t.busy, t.state) IS NOT DISTINCT FROM (w.name, w.version + 1, w.busy, w.state) AS is_ours) \
+                 SELECT c.name, c.at, c.is_ours, NULL::bigint, NULL::text FROM c UNION ALL \
+                 SELECT w.name, clock_timestamp(), NULL, t.version, t.state::text FROM w JOIN {table} AS t ON t.name = w.name \
+                 WHERE NOT EXISTS (SELECT FROM c WHERE c.name = w.name)",
                 own(awaiting, Patience::None)
             ),
             list: format!(

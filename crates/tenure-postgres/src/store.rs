@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tenure_cas::{
     Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, END, Listed, Locks, NewCell,
     NewPlace, Newcomer, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, Until, VerbError,
-    WrittenCell, listed, promises,
+    WriteAnswer, WrittenCell, listed, promises,
 };
 use tenure_client::Channels;
 use tenure_core::{
@@ -123,10 +123,13 @@ impl Cell for RowStore {
         session: &Arc<PgSession>,
         name: &LockName,
         write: &CellWrite<'_>,
-    ) -> Result<Option<WrittenCell>, CellError> {
+    ) -> Result<WriteAnswer, CellError> {
         self.must_take_writes(session).await?;
         let rows = self.send(session, name, write).await?;
-        rows.first().map(|row| stored(session, row, 0)).transpose()
+        match rows.first() {
+            Some(row) => answered(session, row, 0, write),
+            None => Ok(WriteAnswer::Changed(None)),
+        }
     }
 
     async fn enqueue(
@@ -156,12 +159,12 @@ impl Cell for RowStore {
         &self,
         session: &Arc<PgSession>,
         writes: &[(&LockName, CellWrite<'_>)],
-    ) -> Result<Vec<Option<WrittenCell>>, CellError> {
-        let mut stored_rows = vec![None; writes.len()];
+    ) -> Result<Vec<WriteAnswer>, CellError> {
+        let mut answers = vec![WriteAnswer::Changed(None); writes.len()];
         self.must_take_writes(session).await?;
         let names: Vec<&str> = writes.iter().map(|(name, _)| name.as_str()).collect();
         // None is no write.
-        let Some((_, CellWrite { within, .. })) = writes.first() else { return Ok(stored_rows) };
+        let Some((_, CellWrite { within, .. })) = writes.first() else { return Ok(answers) };
         let on = || writes.iter().map(|(_, write)| write.on);
         let versions: Vec<i64> = on().map(|(version, _)| version).collect();
         let before: Vec<&str> = on().map(|(_, before)| before).collect();
@@ -180,10 +183,10 @@ impl Cell for RowStore {
         for row in session.write(&session.sql().write_many, &arguments).await? {
             let name: &str = session.column(&row, 0)?;
             if let Some(at) = names.iter().position(|known| *known == name) {
-                stored_rows[at] = Some(stored(session, &row, 1)?);
+                answers[at] = answered(session, &row, 1, &writes[at].1)?;
             }
         }
-        Ok(stored_rows)
+        Ok(answers)
     }
 
     async fn list(&self, session: &Arc<PgSession>, prefix: &str) -> Result<Vec<Listed>, CellError> {
@@ -475,6 +478,21 @@ fn overflow(session: &PgSession, row: &Row, at: usize) -> Result<Overflow, CellE
     let ahead = usize::try_from(session.column::<i64>(row, at + 3)?).unwrap_or(usize::MAX);
     let (is_whole, own) = (first.len() < READ, session.column(row, at + 2)?);
     Ok(Overflow { first, is_whole, own, ahead, may_begin: true })
+}
+
+/// From the columns time, and whether the row is what was written; without that, version and state of one that was not.
+fn answered(
+    session: &PgSession,
+    row: &Row,
+    at: usize,
+    write: &CellWrite<'_>,
+) -> Result<WriteAnswer, CellError> {
+    if session.column::<Option<bool>>(row, at + 1)?.is_some() {
+        return Ok(WriteAnswer::Done(stored(session, row, at)?));
+    }
+    let (version, state) = (session.column(row, at + 2)?, session.column(row, at + 3)?);
+    let reading = CellReading { version, state, now: session.time(row, at)?, overflow: None };
+    Ok(WriteAnswer::unwritten(write, reading))
 }
 
 /// From the columns time, and whether the row is what was written.

@@ -8,7 +8,7 @@ use std::{
 use async_trait::async_trait;
 use tenure_cas::{
     Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, Listed, NewCell, NewPlace,
-    Newcomer, OldPlace, Patience, PlacesBeside, ReadRequest, VerbError, WrittenCell, promises,
+    Newcomer, OldPlace, Patience, PlacesBeside, ReadRequest, VerbError, WriteAnswer, promises,
 };
 use tenure_core::{
     Audience, BackendError, ErrorKind, Hint, Host, LockName, Outcome, ProcessId, Promises, Restart,
@@ -131,7 +131,7 @@ fn unsupported() -> CellError {
     CellError::Refused(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message))
 }
 
-fn written(told: Told) -> Vec<Option<WrittenCell>> {
+fn written(told: Told) -> Vec<WriteAnswer> {
     let Told::Written(stored) = told else { unreachable!("BUG: {told:?} to a write") };
     stored
 }
@@ -196,7 +196,7 @@ impl Cell for RemoteCells {
         over: &u64,
         name: &LockName,
         write: &CellWrite<'_>,
-    ) -> Result<Option<WrittenCell>, CellError> {
+    ) -> Result<WriteAnswer, CellError> {
         loop {
             let ask = Ask::Write(vec![(name.clone(), WriteAsk::of(write))]);
             match self.ask(*over, ask).await? {
@@ -204,7 +204,7 @@ impl Cell for RemoteCells {
                     self.host.sleep_until(self.host.now() + wait).await;
                 }
                 Told::Locked(_) => return Err(CellError::Locked),
-                told => return Ok(written(told).pop().flatten()),
+                told => return written(told).pop().ok_or(CellError::Overtaken),
             }
         }
     }
@@ -226,7 +226,7 @@ impl Cell for RemoteCells {
         &self,
         over: &u64,
         writes: &[(&LockName, CellWrite<'_>)],
-    ) -> Result<Vec<Option<WrittenCell>>, CellError> {
+    ) -> Result<Vec<WriteAnswer>, CellError> {
         let writes = writes.iter().map(|(name, write)| ((*name).clone(), WriteAsk::of(write)));
         Ok(written(self.ask(*over, Ask::Write(writes.collect())).await?))
     }

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use tenure_cas::{
-    CellReading, CellWrite, NewCell, NewPlace, Newcomer, OldPlace, Patience, ReadRequest, WrittenCell, decode,
+    CellReading, CellWrite, NewCell, NewPlace, Newcomer, OldPlace, Patience, ReadRequest, WriteAnswer,
+    WrittenCell, decode,
 };
 use tenure_core::{Hint, HolderView, LockName, LockView, Moment, OwnerId};
 use tenure_ledger::{Ledger, Place};
@@ -57,7 +58,7 @@ pub(crate) enum Told {
     Connected(u64),
     Read(Vec<CellReading>),
     Made(Option<NewCell>),
-    Written(Vec<Option<WrittenCell>>),
+    Written(Vec<WriteAnswer>),
     /// Somebody has the cell locked, for so long.
     Locked(Duration),
     Enqueued(Option<CellReading>),
@@ -171,7 +172,11 @@ impl Node {
                     return Told::Locked(Duration::from_micros(self.strangers.lock_until - now));
                 }
                 let write = |(name, write)| {
-                    if is_locked { None } else { self.write_cell((now, clock), from, (name, write), effects) }
+                    if is_locked {
+                        WriteAnswer::Locked(None)
+                    } else {
+                        self.write_cell((now, clock), from, (name, write), effects)
+                    }
                 };
                 Told::Written(writes.iter().map(|(name, write)| (name, write)).map(write).collect())
             }
@@ -216,16 +221,19 @@ impl Node {
         from: usize,
         (name, ask): (&LockName, &WriteAsk),
         effects: &mut Effects,
-    ) -> Option<WrittenCell> {
+    ) -> WriteAnswer {
         let before = self.data.cells.clone();
-        let stored = self.data.cells.write(name, &ask.write(), clock)?;
+        let stored = match self.data.cells.write(name, &ask.write(), clock) {
+            WriteAnswer::Done(stored) => stored,
+            other => return other,
+        };
         if self.strangers.undo_until > now {
             self.data.cells = before;
-            return Some(WrittenCell { is_ours: false, ..stored });
+            return WriteAnswer::Done(WrittenCell { is_ours: false, ..stored });
         }
         effects.wakes.extend(ask.hints.iter().map(|hint| (hint.audience, hint.owner)));
         self.note_change(name, (&before, clock), from, effects);
-        Some(stored)
+        WriteAnswer::Done(stored)
     }
 
     fn enqueue(

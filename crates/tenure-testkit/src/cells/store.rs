@@ -8,7 +8,7 @@ use std::{
 use async_trait::async_trait;
 use tenure_cas::{
     Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, Listed, NewCell, NewPlace,
-    Newcomer, OldPlace, PlacesBeside, ReadRequest, VerbError, WrittenCell, promises,
+    Newcomer, OldPlace, PlacesBeside, ReadRequest, VerbError, WriteAnswer, promises,
 };
 use tenure_core::{
     Audience, BackendError, ErrorKind, Hint, Host, LockName, Notifier, Outcome, ProcessId, Promises, Restart,
@@ -204,7 +204,7 @@ impl Cell for CellStore {
         _over: &(),
         name: &LockName,
         write: &CellWrite<'_>,
-    ) -> Result<Option<WrittenCell>, CellError> {
+    ) -> Result<WriteAnswer, CellError> {
         let late = self.world().late.take();
         if let Some(late) = late {
             late.notified().await;
@@ -213,7 +213,7 @@ impl Cell for CellStore {
         let now = self.now();
         let mut world = self.world();
         let stored = world.cells.write(name, write, now);
-        if stored.is_some() {
+        if matches!(stored, WriteAnswer::Done(_)) {
             for (hint, notifier) in
                 write.hints.iter().flat_map(|hint| world.notifier.iter().map(move |b| (hint, b)))
             {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tenure_cas::{
     CellReading, CellWrite, Listed, NewCell, NewPlace, Newcomer, OldPlace, Overflow, ReadRequest, Until,
-    WrittenCell,
+    WriteAnswer, WrittenCell,
 };
 use tenure_core::LockName;
 
@@ -76,7 +76,7 @@ impl Cells {
     }
 
     /// Writes a cell if it is as it was, and the time is right.
-    pub fn write(&mut self, name: &LockName, write: &CellWrite<'_>, now: Duration) -> Option<WrittenCell> {
+    pub fn write(&mut self, name: &LockName, write: &CellWrite<'_>, now: Duration) -> WriteAnswer {
         let kept = self.cells.get(name);
         let (version, before) = write.on;
         let is_same = kept.is_some_and(|kept| version == kept.version && before == kept.state);
@@ -85,14 +85,15 @@ impl Cells {
         let is_passed =
             write.is_last && self.places.get(name).is_some_and(|places| places.keys().any(is_left));
         if !is_same || !is_time || is_passed {
-            return None;
+            let reading = CellReading { overflow: None, ..self.read(name, &ReadRequest::default(), now) };
+            return WriteAnswer::Changed(Some(reading));
         }
         let (version, state, is_busy) = (version + 1, write.state.to_owned(), write.is_busy);
         self.cells.insert(name.clone(), Kept { version, state, is_busy });
         for key in write.gone {
             self.places.get_mut(name).and_then(|places| places.remove(key));
         }
-        Some(WrittenCell { at: now, is_ours: true })
+        WriteAnswer::Done(WrittenCell { at: now, is_ours: true })
     }
 
     /// Puts a place into a cell, whatever that has, and answers it as it is then; `None` if it does not take it.
