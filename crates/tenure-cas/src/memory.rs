@@ -6,9 +6,12 @@ use std::{collections::HashMap, sync::Mutex, time::Duration};
 use tenure_core::{LockName, Moment, locked};
 use tenure_ledger::Ledger;
 
-/// How far the store's clock may be ahead of the estimate. A lease in the store may last that much longer than the
+/// How far the clock of a store that is not slow may be ahead of the estimate. A lease in the store may last that much longer than the
 /// ttl, never shorter.
 pub const TOLERANCE: Duration = Duration::from_millis(100);
+
+/// How long an answer may take for which a first try allows.
+const SLOWEST: Duration = Duration::from_secs(2);
 
 /// How late a write may come at most, counted from its reading. A failover behind a pooler or a restored backup may have
 /// lost tokens in between that the reader does not know: they are of that time and later (L2). A later write reads
@@ -51,6 +54,8 @@ pub(crate) struct KnownCell {
 struct ClockReading {
     store: Duration,
     learned: Moment,
+    /// How long the answer took.
+    took: Duration,
 }
 
 /// A store has one clock, which ends leases.
@@ -93,10 +98,18 @@ impl CellMemory {
         locked(&self.seen).remove(name);
     }
 
-    /// The store's clock showed this time with a write, which this process learned now: that of a reading may be
-    /// another server's.
-    pub(crate) fn learn(&self, store: Duration, now: Moment) {
-        *locked(&self.clock) = Some(ClockReading { store, learned: now });
+    /// The store's clock showed this time with a write that was sent at `sent`, which this process learned now: that of
+    /// a reading may be another server's.
+    pub(crate) fn learn(&self, store: Duration, (sent, now): (Moment, Moment)) {
+        *locked(&self.clock) = Some(ClockReading { store, learned: now, took: sent.elapsed(now) });
+    }
+
+    /// How far the store's clock may be ahead of the estimate at the next write. It is ahead by what the answer took
+    /// on its way back, and by what the request takes: the last one tells. Otherwise a store of more than
+    /// [`TOLERANCE`] to an answer would refuse each first try.
+    pub(crate) fn tolerance(&self) -> Duration {
+        let took = locked(&self.clock).map_or(Duration::ZERO, |reading| reading.took);
+        if took <= TOLERANCE { TOLERANCE } else { TOLERANCE + took.min(SLOWEST) }
     }
 
     /// A time that the store's clock has reached. It showed the reading before this process learned it, and it runs
@@ -164,9 +177,22 @@ mod tests {
     fn the_stores_time_is_taken_for_a_thousandth_less() {
         let memory = CellMemory::default();
         assert_eq!(memory.store_time(at(5)), None);
-        memory.learn(Duration::from_secs(1000), at(5));
+        assert_eq!(memory.tolerance(), TOLERANCE);
+        memory.learn(Duration::from_secs(1000), (at(0), at(5)));
+        assert_eq!(memory.tolerance(), TOLERANCE);
         assert_eq!(memory.store_time(at(5)), Some(Duration::from_secs(1000)));
         assert_eq!(memory.store_time(at(10_005)), Some(Duration::from_millis(1_009_990)));
+    }
+
+    /// L6: a store of 500 ms to an answer refused each first try, so that a renewal took three answers, and leases were
+    /// lost.
+    #[test]
+    fn a_slow_store_is_allowed_what_its_last_answer_took() {
+        for (took, tolerance) in [(99, 100), (500, 600), (9_000, 2_100)] {
+            let memory = CellMemory::default();
+            memory.learn(Duration::from_secs(1000), (at(0), at(took)));
+            assert_eq!(memory.tolerance(), Duration::from_millis(tolerance));
+        }
     }
 
     /// L9: a write that may still be applied is taken into account, until the cell has another version.

@@ -9,10 +9,11 @@
 //! writer's clock judges it, in the step that writes: it must be between `now` and `until` (see [`Draft`]). The leases
 //! that had expired at `now` have expired by that clock as well. And no lease ends too early by it. Let `waited` be
 //! what this process has measured from the begin of the verb until it sent the write. Then `until` is the sum of
-//! `now`, `waited` and [`TOLERANCE`], and a lease ends at the sum of `now`, ttl and `TOLERANCE`: by the writer's clock
-//! no sooner than ttl − `waited` after the write, which came at least `waited` after the begin. Its owner treats it as
-//! held for the ttl, counted from before the begin. Any write of another client since the reading has changed the
-//! version, so this write fails. A write that waits for another transaction ends leases early, never late.
+//! `now`, `waited` and a tolerance ([`TOLERANCE`], or more if the last answer was slow), and a lease ends at the sum of
+//! `now`, ttl and the same tolerance: by the writer's clock no sooner than ttl − `waited` after the write, which came at
+//! least `waited` after the begin. Its owner treats it as held for the ttl, counted from before the begin. Any write of
+//! another client since the reading has changed the version, so this write fails. A write that waits for another
+//! transaction ends leases early, never late.
 //!
 //! **A missing cell is made first, without a holder.** Each write goes on top of a version from the store, and no
 //! two cells have the same first version. So a late claim, after the cell was granted to others and deleted, does
@@ -126,23 +127,23 @@ impl<C: Cell> Locks<C> {
         let turn = if V::IN_TURN { Some(self.verbs.lock(name, &*self.shared.host).await) } else { None };
         let begun = self.shared.host.now();
         let (contention, maybe, found, locked, made) = (None, None, None, 0, 0);
-        VerbRun { locks: self, name, verb, begun, contention, maybe, found, locked, made }
-            .run(turn)
-            .await
+        VerbRun { locks: self, name, verb, begun, contention, maybe, found, locked, made }.run(turn).await
     }
 }
 
 /// The start of a verb.
 pub(crate) struct StepStart {
-    /// Lengthened by the [`TOLERANCE`].
+    /// Lengthened by the tolerance.
     pub(crate) rules: Rules,
     pub(crate) now: Moment,
+    /// How far the writer's clock may be ahead of `now`, beside what the verb has waited.
+    pub(crate) tolerance: Duration,
 }
 
 impl StepStart {
-    fn new(rules: &Rules, now: Duration) -> Self {
-        let (claim_ttl, place_ttl) = (rules.claim_ttl + TOLERANCE, rules.place_ttl + TOLERANCE);
-        Self { rules: Rules { claim_ttl, place_ttl, ..*rules }, now: moment(now) }
+    fn new(rules: &Rules, now: Duration, tolerance: Duration) -> Self {
+        let (claim_ttl, place_ttl) = (rules.claim_ttl + tolerance, rules.place_ttl + tolerance);
+        Self { rules: Rules { claim_ttl, place_ttl, ..*rules }, now: moment(now), tolerance }
     }
 }
 
@@ -164,7 +165,7 @@ pub(crate) trait CellVerb: Sync {
     /// verb does not.
     const IN_TURN: bool = false;
 
-    /// Runs on a ledger: every lease that it grants is longer by the [`TOLERANCE`].
+    /// Runs on a ledger: every lease that it grants is longer by the tolerance.
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Self::Answer>, LedgerError>;
 
     /// The claim, if this verb waits for a place or the lock.
@@ -500,6 +501,7 @@ impl<C: Cell> Locks<C> {
         begun: Moment,
     ) -> Option<Draft<V::Answer>> {
         let now = self.shared.memory.store_time(self.shared.host.now())?;
+        let tolerance = self.shared.memory.tolerance();
         let seen = self.shared.memory.seen(name)?;
         let is_fresh = seen.is_fresh(self.shared.host.now());
         let (version, before, mut ledger) = (seen.version, seen.state, seen.ledger);
@@ -508,11 +510,11 @@ impl<C: Cell> Locks<C> {
         if seen.is_long && (verb.claim().is_some() || ledger.waiting() <= LOW) {
             return None;
         }
-        let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, now)).ok()?;
+        let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, now, tolerance)).ok()?;
         let is_likely = change.changed && (is_fresh || verb.is_plain(&change.answer));
         let has_beside = seen.has_beside;
         let is_long = seen.is_long || has_beside && ledger.waiting() >= FRONT;
-        let (gone, patience, until) = (Vec::new(), V::PATIENCE, self.until(now, begun));
+        let (gone, patience, until) = (Vec::new(), V::PATIENCE, self.until(now, begun, tolerance));
         let draft =
             Draft { version, before, ledger, is_long, has_beside, gone, change, patience, now, until };
         is_likely.then_some(draft)
@@ -527,7 +529,8 @@ impl<C: Cell> Locks<C> {
     ) -> Result<Draft<V::Answer>, BackendError> {
         let has_beside = snapshot.may_begin();
         let Snapshot { version, state: before, mut ledger, is_long: was_long, news, now, .. } = snapshot;
-        let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, now));
+        let tolerance = self.shared.memory.tolerance();
+        let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, now, tolerance));
         let mut change = change.map_err(|error| self.cell.error(VerbError::Ledger(error)))?;
         let is_more = up.as_ref().map_or(was_long, |up| up.is_more);
         // Where no place can be next to the cell, no client would detect that none is left there, and the cell
@@ -535,14 +538,14 @@ impl<C: Cell> Locks<C> {
         let is_long = is_more || has_beside && ledger.waiting() >= FRONT;
         let gone = up.map_or_else(Vec::new, |up| up.gone);
         change.wakes.splice(0..0, news);
-        let (patience, until) = (V::PATIENCE, self.until(now, begun));
+        let (patience, until) = (V::PATIENCE, self.until(now, begun, tolerance));
         Ok(Draft { version, before, ledger, is_long, has_beside, gone, change, patience, now, until })
     }
 
     /// The latest time for a write of a verb that began at `begun` and runs at `now`.
-    fn until(&self, now: Duration, begun: Moment) -> Duration {
+    fn until(&self, now: Duration, begun: Moment, tolerance: Duration) -> Duration {
         let waited = begun.elapsed(self.shared.host.now());
-        now + (waited + TOLERANCE).min(LATE)
+        now + (waited + tolerance).min(LATE)
     }
 
     /// The place of a claim that would wait, or that `has_lost` a race, and its answer; `None` if it must not be
@@ -558,7 +561,7 @@ impl<C: Cell> Locks<C> {
         if snapshot.version == 0 || snapshot.is_long || snapshot.is_full(up) {
             return None;
         }
-        let change = verb.run(&mut ledger.clone(), &StepStart::new(rules, snapshot.now)).ok()?;
+        let change = verb.run(&mut ledger.clone(), &StepStart::new(rules, snapshot.now, TOLERANCE)).ok()?;
         // A write of the ledger notifies the owner whose turn has come (L6).
         let is_quiet = snapshot.news.is_empty() && change.wakes.is_empty();
         let waits = is_quiet && verb.yields(&change.answer);
@@ -662,6 +665,7 @@ impl<C: Cell> Locks<C> {
         let (state, hints) = (draft.text(), draft.hints());
         let away = self.elsewhere(&hints);
         let sent = WriteInFlight::new(self, name, draft.version, hints);
+        let sent_at = self.shared.host.now();
         let answer = self.cell.write(over, name, &draft.write(&state, &away)).await;
         if let Err(CellError::Broken(error)) = answer {
             return Ok(Tried::Lost(error.of_unknown_outcome(), draft.change.answer));
@@ -678,7 +682,7 @@ impl<C: Cell> Locks<C> {
             self.shared.memory.forget(name);
             return Err(CellError::Refused(self.cell.error(VerbError::Altered)));
         }
-        self.shared.memory.learn(at, self.shared.host.now());
+        self.shared.memory.learn(at, (sent_at, self.shared.host.now()));
         Ok(Tried::Done(self.stored(name, draft, state, &hints)))
     }
 

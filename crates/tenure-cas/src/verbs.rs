@@ -22,7 +22,7 @@ use crate::{
         WriteAnswer, WrittenCell,
     },
     encode::{decode, with_places},
-    memory::{TOLERANCE, moment},
+    memory::moment,
     step::{CellVerb, Draft, Locks, StepStart, WriteInFlight, crowded},
 };
 
@@ -379,6 +379,7 @@ impl<C: Cell> RenewalBatch<'_, C> {
             WriteInFlight::new(locks, name, draft.version, draft.hints())
         };
         let sent: Vec<_> = drafts.iter().map(sent).collect();
+        let sent_at = locks.shared.host.now();
         let answer = locks.cell.write_many(self.over, &writes).await;
         if matches!(answer, Err(CellError::Broken(_))) {
             return answer.map(|_| found);
@@ -389,7 +390,7 @@ impl<C: Cell> RenewalBatch<'_, C> {
             let name = &grants[at].name;
             match stored {
                 WriteAnswer::Done(WrittenCell { at: time, is_ours: true }) => {
-                    memory.learn(time, locks.shared.host.now());
+                    memory.learn(time, (sent_at, locks.shared.host.now()));
                     self.answers[at] = Some(locks.stored(name, draft, state, &hints));
                 }
                 WriteAnswer::Changed(now) => {
@@ -439,7 +440,7 @@ impl CellVerb for Claim {
 
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<ClaimAnswer>, LedgerError> {
         let rules = crowded(&at.rules, ledger.waiting());
-        let longer = Self { ttl: self.ttl + TOLERANCE, ..self.clone() };
+        let longer = Self { ttl: self.ttl + at.tolerance, ..self.clone() };
         let mut change = ledger.claim(at.now, &rules, &longer)?;
         // The requested ttl is the valid one.
         if let ClaimAnswer::Granted(grant) = &mut change.answer {
@@ -489,7 +490,7 @@ impl CellVerb for RenewVerb {
     const WAITS: bool = false;
 
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Renewal>, LedgerError> {
-        Ok(ledger.renew(at.now, &at.rules, self.owner, self.ttl + TOLERANCE))
+        Ok(ledger.renew(at.now, &at.rules, self.owner, self.ttl + at.tolerance))
     }
 
     fn is_plain(&self, answer: &Renewal) -> bool {
@@ -545,7 +546,7 @@ impl CellVerb for NoteVerb<'_> {
 
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Noted>, LedgerError> {
         // Its time counts from the write.
-        let longer = Memo::new(self.memo.text(), self.memo.kept() + TOLERANCE);
+        let longer = Memo::new(self.memo.text(), self.memo.kept() + at.tolerance);
         let memo = longer.as_ref().unwrap_or(self.memo);
         Ok(ledger.note(at.now, &at.rules, (self.owner, self.token), memo))
     }
