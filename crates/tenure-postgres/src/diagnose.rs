@@ -110,7 +110,10 @@ pub(crate) async fn examine<B: Backend>(
     over: impl FnOnce(Arc<PgSession>) -> B,
 ) -> Result<Vec<Finding>, BackendError> {
     let place = sessions.shared.config.place_name();
+    let host = &sessions.shared.host;
+    let began = host.now();
     let (session, others) = servers(sessions).await?;
+    let opening = began.elapsed(host.now());
     let database = DatabaseFacts::read(sessions, &session).await;
     let database = database.map_err(|failure| error::settled(session.name(), failure))?;
     session.leave();
@@ -118,6 +121,7 @@ pub(crate) async fn examine<B: Backend>(
     let mut findings = vec![finding(Note, what, "nothing to do")];
     findings.extend(judged(&CHECKS, &database));
     findings.extend(others);
+    findings.extend(slow(opening));
     let facts = &database.connection;
     if facts.table == LockTable::Ours && facts.takes_writes && database.may_write {
         findings.extend(tried(sessions, over).await);
@@ -128,6 +132,18 @@ pub(crate) async fn examine<B: Backend>(
     let remedy = "leases end by the server's clock alone; labels show times of both";
     findings.extend(found(apart > Duration::from_secs(1), Note, what, remedy));
     Ok(findings)
+}
+
+/// What an opening that was measured asks of a ttl: a holder whose connection breaks opens another one and renews over it in the
+/// two thirds of its lease that are left.
+fn slow(opening: Duration) -> Option<Finding> {
+    let least = opening * 3;
+    let what = format!(
+        "a connection takes {opening:.1?} to open: a holder whose connection breaks needs a ttl of {least:.0?} to keep its lease"
+    );
+    let remedy =
+        "use a longer ttl, or a server that is nearer; connect_timeout= bounds each answer of an opening";
+    found(least > Timing::DEFAULT_TTL, Warning, what, remedy)
 }
 
 /// The server that takes writes, or else the first that answers; and what is found of all that are named.
@@ -402,6 +418,17 @@ mod tests {
             slot_age: 90_000,
             dead_rows: 10_000,
         }
+    }
+
+    /// `doctor` measured one answer, and advised by ten times that; a connection takes eight.
+    #[test]
+    fn an_opening_that_is_slow_is_a_finding() {
+        assert_eq!(slow(Duration::from_secs(3)), None);
+        let found = slow(Duration::from_secs(4)).unwrap();
+        assert!(
+            found.what.contains("takes 4.0s to open") && found.what.contains("a ttl of 12s"),
+            "{found:?}"
+        );
     }
 
     /// A URL that named two primaries was taken, and each process used the one that it reached first.
