@@ -188,8 +188,9 @@ pub(crate) fn since_epoch(at: SystemTime) -> Duration {
 /// **Nothing of it depends on what another client has left in the session**, where a pooler leads several clients over one:
 /// `reset_val` is a setting as the login of the role made it. A name without a schema is looked for along that path, for that
 /// role, and never among the temporary tables, which PostgreSQL itself searches first.
-pub(crate) const LOOK: &str = "WITH login AS (SELECT set_config('role', (SELECT reset_val FROM pg_settings WHERE name = 'role'), true) || \
-        set_config('search_path', coalesce((SELECT nullif(reset_val, '') FROM pg_settings WHERE name = 'search_path'), '\"\"'), true) AS said), \
+pub(crate) const LOOK: &str = "WITH set AS (SELECT name, reset_val FROM pg_settings WHERE name IN ('role', 'search_path', 'synchronous_commit')), \
+    login AS (SELECT set_config('role', (SELECT reset_val FROM set WHERE name = 'role'), true) || \
+        set_config('search_path', coalesce((SELECT nullif(reset_val, '') FROM set WHERE name = 'search_path'), '\"\"'), true) AS said), \
     path AS (SELECT n.oid, n.nspname, s.at FROM login, \
         unnest(CASE WHEN said <> '' THEN CASE WHEN $1::text IS NULL THEN current_schemas(false) ELSE ARRAY[$1::name] END END) \
             WITH ORDINALITY AS s(name, at) JOIN pg_namespace n ON n.nspname = s.name WHERE n.oid <> pg_my_temp_schema()), \
@@ -213,7 +214,7 @@ pub(crate) const LOOK: &str = "WITH login AS (SELECT set_config('role', (SELECT 
     coalesce((SELECT n.collname = 'C' \
         FROM pg_attribute a JOIN pg_collation n ON n.oid = a.attcollation WHERE a.attrelid = c.oid AND a.attname = 'name'), true), inet_client_addr(), \
     coalesce((SELECT nspname FROM pg_namespace WHERE oid = c.relnamespace), wanted.schema)::text, \
-    (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'), version(), \
+    (SELECT reset_val FROM set WHERE name = 'synchronous_commit'), version(), \
     coalesce((SELECT string_agg(extname::text, ' ') FROM pg_extension), ''), \
     coalesce(has_table_privilege(c.oid, 'DELETE'), true) \
     FROM login JOIN wanted ON said <> '' LEFT JOIN pg_class c ON c.oid = wanted.oid";

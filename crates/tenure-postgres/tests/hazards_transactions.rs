@@ -58,7 +58,7 @@ async fn through_a_pooler_one_holds_at_a_time_and_nothing_is_left_behind() {
     let ours = said.iter().filter(|said| !foreign.iter().any(|foreign| said.contains(foreign)));
     for left in ["LISTEN", "SET ", "execute s", "BEGIN", "advisory", "PREPARE", "TEMP"] {
         let found: Vec<_> =
-            ours.clone().filter(|said| said.contains(left) && !said.contains("SET version = ")).collect();
+            ours.clone().filter(|said| said.contains(left) && !said.contains("UPDATE ")).collect();
         assert_eq!(found, Vec::<&String>::new(), "{left}");
     }
 }
