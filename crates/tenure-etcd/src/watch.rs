@@ -277,7 +277,8 @@ impl Served {
         let mut idle_until = host.now() + LINGER;
         loop {
             let (ready, cancelled, next) = watcher.due();
-            if watcher.is_closed() || send(&mut sender, ready, cancelled).await.is_err() {
+            let is_sent = self.is_sent(send(&mut sender, ready, cancelled), current).await;
+            if watcher.is_closed() || !is_sent {
                 return;
             }
             if !locked(&watcher.wishes).of.is_empty() {
@@ -298,6 +299,22 @@ impl Served {
                     }
                 }
             }
+        }
+    }
+
+    /// False if it cannot be sent: a connection that has stalled takes no more, and must keep us neither from the end
+    /// nor from another member.
+    async fn is_sent(
+        &self,
+        sending: impl Future<Output = Result<(), Error>>,
+        current: &mut tokio::sync::watch::Receiver<usize>,
+    ) -> bool {
+        let host = &self.members.host;
+        tokio::select! {
+            biased;
+            sent = sending => sent.is_ok(),
+            _ = current.changed() => false,
+            () = host.sleep_until(host.now() + self.members.config.response_timeout) => false,
         }
     }
 
@@ -456,10 +473,11 @@ const PAUSE: Duration = Duration::from_millis(200);
 mod tests {
     use std::num::NonZeroU32;
 
+    use tenure::backend::TokioHost;
     use tenure_core::{Label, OwnerId, ProcessId};
 
     use super::*;
-    use crate::queue::Value;
+    use crate::{config::Config, queue::Value};
 
     fn queue(modes: &[Mode]) -> KeyQueue {
         let place = |(n, mode): (usize, &Mode)| QueueKey {
@@ -503,5 +521,23 @@ mod tests {
         assert_eq!(sight(&[read, read, alone], 2), ("l/1".into(), false));
         assert_eq!(sight(&[read, alone, read], 2), ("l/1".into(), false));
         assert_eq!(sight(&[slots, slots, slots], 2), ("l/ 2".into(), false));
+    }
+
+    /// Over a connection that had stalled, some hundred watches could not be sent: the thread waited for ever, and heard neither
+    /// the end of its handle nor that another member was asked.
+    #[tokio::test]
+    async fn what_cannot_be_sent_is_waited_for_no_longer_than_an_answer() {
+        let config = Arc::new(Config::from_url("etcd://a,b/?response_timeout=1s").unwrap());
+        let members = Arc::new(Members::new(config, Arc::new(TokioHost), Arc::default()));
+        let notifier = Notifier::default();
+        let watcher = ChangeWatcher::new(members.clone(), notifier);
+        let served = Served { watcher, members: members.clone(), has_retired: true };
+        let mut current = members.follow();
+        assert!(served.is_sent(async { Ok(()) }, &mut current).await);
+        assert!(!served.is_sent(std::future::pending(), &mut current).await);
+        members.pass_over(0);
+        let began = members.host.now();
+        assert!(!served.is_sent(std::future::pending(), &mut current).await);
+        assert!(began.elapsed(members.host.now()) < Duration::from_secs(1), "another member is asked");
     }
 }

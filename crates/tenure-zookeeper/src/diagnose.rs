@@ -126,6 +126,12 @@ const CHECKS: [Check<EnsembleFacts>; 6] = [
                       lines server.N in its zoo.cfg";
         found(are_several, Problem, what, remedy)
     }),
+    Check::new("one leader", |ensemble| {
+        let lead = ensemble.servers.iter().filter(|it| it.is_leader).count();
+        let what = "two servers of the URL lead, so they are in two ensembles, unless one was elected just now: two \
+                    clients may hold the same lock";
+        found(lead > 1, Problem, what, "name the members of one ensemble, and each of them once")
+    }),
     Check::new("access", |ensemble| {
         let is_open = ensemble.config.login.is_some() && ensemble.config.access() == Access::Open;
         let what = "acl=open: every client that reaches the ensemble can delete the nodes of the locks";
@@ -221,6 +227,9 @@ mod tests {
             judged(&CHECKS, &ensemble).iter().any(|finding| finding.severity == Problem)
         };
         assert!(ensemble("zookeeper://a,b/"));
+        let leader = ServerSettings::read("Mode: leader\n", "").unwrap();
+        assert!(!severities("", &[leader.clone()]).contains(&Problem));
+        assert!(severities("", &[leader.clone(), leader]).contains(&Problem));
         assert!(!ensemble("zookeeper://a/"));
     }
 }

@@ -60,6 +60,14 @@ pub(crate) fn alone(place: &str, server: &str) -> BackendError {
     BackendError::new(Invalid, NotApplied, message).with("zookeeper", place)
 }
 
+/// The same of two ensembles. For some seconds after an election the former leader may not know of it.
+pub(crate) fn two_lead(place: &str, [one, other]: [String; 2]) -> BackendError {
+    let message = format!(
+        "{one} and {other} both lead; if this lasts, they are in two ensembles: name the members of one, and each of them once"
+    );
+    BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place)
+}
+
 /// None of several servers has said whether it runs alone, though one of them serves.
 pub(crate) fn untold(place: &str) -> BackendError {
     let message = "no server of the URL says in time whether it is a member of an ensemble; if this lasts, allow the word srvr \

@@ -23,7 +23,7 @@ use crate::{
     credentials::Credentials,
     error,
     session::{self, EnsembleSession, NewSession},
-    words,
+    words::{self, NotOne},
 };
 
 /// The sessions of one [`ZooKeeper`](crate::ZooKeeper). All its handles share them: a session is what holds
@@ -137,7 +137,7 @@ impl Drop for SessionPool {
 /// the place of another is asked when the next session begins.
 ///
 /// # Errors
-/// If one of the servers runs alone beside others, none says what it is, or no session can be opened.
+/// If one of the servers runs alone beside others, two of them lead, none says what it is, or no session can be opened.
 async fn open(
     config: &Config,
     credentials: &Credentials,
@@ -152,7 +152,10 @@ async fn open(
     };
     let (begun, is_one) = join(begin(config, credentials, host, ttl), looking).await;
     match (is_one, begun) {
-        (Err(alone), _) => Err(error::alone(&config.place_name(), &shown(alone))),
+        (Err(NotOne::Alone(server)), _) => Err(error::alone(&config.place_name(), &shown(server))),
+        (Err(NotOne::Leaders(one, other)), _) => {
+            Err(error::two_lead(&config.place_name(), [one, other].map(shown)))
+        }
         (_, Err(error)) => Err(refused(config, host, error).await),
         (Ok(false), Ok(_)) => Err(error::untold(&config.place_name())),
         (Ok(true), Ok(begun)) => Ok(begun),

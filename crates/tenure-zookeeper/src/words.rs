@@ -13,6 +13,7 @@ use crate::{config::Config, wire};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ServerSettings {
     pub(crate) is_standalone: bool,
+    pub(crate) is_leader: bool,
     pub(crate) tick: Option<Duration>,
     /// The shortest and the longest session.
     pub(crate) limits: Option<(Duration, Duration)>,
@@ -28,6 +29,7 @@ impl ServerSettings {
         };
         Some(Self {
             is_standalone: mode.trim() == "standalone",
+            is_leader: mode.trim() == "leader",
             tick: number("tickTime"),
             limits: number("minSessionTimeout").zip(number("maxSessionTimeout")),
         })
@@ -72,6 +74,8 @@ async fn word_within(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Member,
+    /// The member that leads: an ensemble has one, but for some seconds after another one was elected.
+    Leader,
     /// It runs alone, in no ensemble.
     Alone,
     /// It may not say.
@@ -84,6 +88,7 @@ impl Role {
     fn read(srvr: Option<&str>) -> Self {
         match srvr.map(|srvr| (srvr, ServerSettings::read(srvr, ""))) {
             Some((_, Some(settings))) if settings.is_standalone => Self::Alone,
+            Some((_, Some(settings))) if settings.is_leader => Self::Leader,
             Some((_, Some(_))) => Self::Member,
             Some((srvr, None)) if !srvr.contains("not currently serving") => Self::Untold,
             _ => Self::Silent,
@@ -91,36 +96,49 @@ impl Role {
     }
 }
 
+/// Why servers are not one ensemble.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NotOne<'a> {
+    /// This one runs alone.
+    Alone(&'a HostPort),
+    /// Both lead.
+    Leaders(&'a HostPort, &'a HostPort),
+}
+
 /// Whether the servers of a URL are one ensemble. False if none of them says what it is, which is no answer: each may
 /// run alone. A member is believed unless another server says otherwise soon, so that one that hangs delays nobody.
 ///
 /// # Errors
-/// The server that runs alone.
-pub(crate) async fn are_one<'a>(config: &'a Config, host: &dyn Host) -> Result<bool, &'a HostPort> {
+/// The server that runs alone, or two that lead.
+pub(crate) async fn are_one<'a>(config: &'a Config, host: &dyn Host) -> Result<bool, NotOne<'a>> {
     let ask = |server| async move {
         let srvr = word_within(config.connect_timeout, (config, server), "srvr", host).await;
         (server, Role::read(srvr.as_deref()))
     };
     let mut answers: FuturesUnordered<_> = config.hosts.iter().map(ask).collect();
     let (mut is_told, mut over): (bool, BoxFuture<'static, ()>) = (false, Box::pin(pending()));
+    let mut leader = None;
     loop {
         tokio::select! {
             biased;
-            answer = answers.next() => match answer {
-                None => return Ok(is_told),
-                Some((server, Role::Alone)) => return Err(server),
-                Some((_, Role::Silent)) => {}
-                Some((_, Role::Member | Role::Untold)) if is_told => {}
-                Some((_, Role::Member | Role::Untold)) => {
+            answer = answers.next() => {
+                let Some((server, role)) = answer else { return Ok(is_told) };
+                match (role, leader) {
+                    (Role::Alone, _) => return Err(NotOne::Alone(server)),
+                    (Role::Leader, Some(other)) => return Err(NotOne::Leaders(other, server)),
+                    (Role::Leader, None) => leader = Some(server),
+                    _ => {}
+                }
+                if role != Role::Silent && !is_told {
                     (is_told, over) = (true, host.sleep_until(host.now() + SOON));
                 }
-            },
+            }
             () = &mut over => return Ok(true),
         }
     }
 }
 
-/// How long the other servers have to say that they run alone, once one has said that it does not.
+/// How long the other servers have to say that they run alone, or lead, once one has said that it is a member.
 const SOON: Duration = Duration::from_millis(150);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes of an answer that are read.
@@ -128,7 +146,43 @@ const ANSWER: u64 = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
+    use tenure::backend::TokioHost;
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    /// A server of which nothing is known but its role.
+    async fn server_that_is(mode: &'static str) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = stream.read(&mut [0; 16]).await;
+                let _ = stream.write_all(format!("Mode: {mode}\n").as_bytes()).await;
+            }
+        });
+        port
+    }
+
+    /// L1: an ensemble has one leader. Two ensembles in one URL each granted the lock to another client.
+    #[tokio::test]
+    async fn servers_of_two_ensembles_are_not_one() {
+        let (leader, follower, other) = (
+            server_that_is("leader").await,
+            server_that_is("follower").await,
+            server_that_is("leader").await,
+        );
+        let config = |ports: &[u16]| {
+            let hosts: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+            Config::from_url(&format!("zookeeper://{}/", hosts.join(","))).unwrap()
+        };
+        let one = config(&[leader, follower]);
+        assert_eq!(are_one(&one, &TokioHost).await, Ok(true));
+        let two = config(&[leader, follower, other]);
+        assert!(matches!(are_one(&two, &TokioHost).await, Err(NotOne::Leaders(..))));
+        let settings = asked(&two, &TokioHost).await;
+        assert_eq!(settings.iter().filter(|settings| settings.is_leader).count(), 2);
+    }
 
     #[test]
     fn what_does_not_serve_says_nothing() {
@@ -140,7 +194,7 @@ mod tests {
             "Mode: leader\n",
             "conf is not executed because it is not in the whitelist.\n",
         );
-        assert_eq!(quiet, Some(ServerSettings::default()));
+        assert_eq!(quiet, Some(ServerSettings { is_leader: true, ..Default::default() }));
     }
 
     /// A server that cannot be looked at is none that is known to be a member.
