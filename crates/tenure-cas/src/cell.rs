@@ -208,6 +208,17 @@ pub const BESIDE: char = '\u{1}';
 /// Appended to the name of a lock, this sorts after all its places.
 pub const END: char = '\u{2}';
 
+/// The name of a row that a client puts into a table together with making it, in the same step: its version is the time of
+/// the store's clock, in µs, from when locks may be made in there. It is busy, so that no client deletes it. No lock has
+/// this name, and no list shows it.
+///
+/// **Why that is enough (L1).** A client that finds no table cannot tell whether one with leases was renamed away. A new
+/// table has no lock, so the first grant of each is preceded by [`Cell::make`], which compares that time in its own step,
+/// for every client. A table without this row was made by a person, who knows.
+pub const OPENS: &str = "\u{1}opens";
+/// How long no lock is made in a table that a client made: leases of that length may be in one that was there before.
+pub const OPENS_AFTER: Duration = Duration::from_secs(10);
+
 /// Rows of name, text and time by name, each lock before its places (see [`BESIDE`]), as a list of locks. A row
 /// without a lock is left out.
 pub fn listed(rows: impl IntoIterator<Item = (String, String, Duration)>) -> Vec<Listed> {

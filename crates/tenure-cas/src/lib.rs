@@ -9,8 +9,8 @@ mod verbs;
 
 pub use cell::{
     BESIDE, Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, END, Listed, NewCell,
-    NewPlace, Newcomer, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, Until, VerbError,
-    WriteAnswer, WrittenCell, listed, promises,
+    NewPlace, Newcomer, OPENS, OPENS_AFTER, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, Until,
+    VerbError, WriteAnswer, WrittenCell, listed, promises,
 };
 pub use encode::{decode, encode};
 pub use memory::TOLERANCE;

@@ -250,7 +250,7 @@ fn doctor_says_whether_the_server_keeps_what_it_grants() {
 #[test]
 fn a_table_of_another_program_is_left_alone() {
     let server = MysqlServer::start();
-    server.sql("CREATE TABLE tenure_lock (name TEXT, price INT); INSERT INTO tenure_lock VALUES ('bolt', 7)");
+    server.sql("CREATE OR REPLACE TABLE tenure_lock (name TEXT, price INT); INSERT INTO tenure_lock VALUES ('bolt', 7)");
     let stage = Stage::at(server.url(""));
     stage
         .run(&["run", "-n", "job", "--", "true"])
@@ -260,6 +260,7 @@ fn a_table_of_another_program_is_left_alone() {
     ended.silent(1);
     assert!(ended.out.contains("it has name text, price int"), "{ended:?}");
     assert_eq!(server.sql("SELECT * FROM tenure_lock"), "bolt\t7");
+    tenure_testkit::mysql::make_table(&server.address(), "locks_of_jobs");
     let other = Stage::at(server.url("?table=locks_of_jobs"));
     other.run(&["run", "-n", "job", "--", "true"]).silent(0);
 }

@@ -64,6 +64,16 @@ pub(crate) fn away(place: &str) -> CellError {
     CellError::Refused(refused(place, Unavailable, message))
 }
 
+/// The table was made by a client a moment ago, which had seen none.
+pub(crate) fn young(place: &str, left: Duration) -> CellError {
+    let message = format!(
+        "a client has made the table of the locks, which it had not seen before: nothing is granted in it for \
+         another {:.1} s, because leases of an earlier one may be valid",
+        left.as_secs_f64()
+    );
+    CellError::Refused(refused(place, Unavailable, message).retry_after(left))
+}
+
 /// A statement that failed after it may have been sent. Of the numbers that are known here, the server answers each
 /// instead of a commit, because a statement is a transaction. Any other may be a proxy's word for a server that it has
 /// lost (2013, 9001), or come in the middle of a commit: what happened is not known (L9).

@@ -15,7 +15,7 @@ use mysql_async::{
     prelude::Queryable,
 };
 use rustls::CertificateError;
-use tenure_cas::CellError;
+use tenure_cas::{CellError, OPENS_AFTER};
 use tenure_client::{Connections, End, Link, Secret, Slot, StallDetector, tls};
 use tenure_core::{BackendError, ErrorKind, Host, Notifier, Outcome, locked};
 use tokio::sync::{mpsc, oneshot};
@@ -185,6 +185,7 @@ impl Session {
     pub(crate) async fn create(&self) -> Result<(), CellError> {
         if !self.has_table().await? {
             self.ask(self.shared.sql.create()).await?;
+            tracing::warn!(table = self.shared.config.quoted_table(), wait = ?OPENS_AFTER, "made the table of the locks");
             self.look().await?;
         }
         let one_writer = self.shared.config.one_writer;

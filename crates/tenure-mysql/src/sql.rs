@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use tenure_cas::{BESIDE, CellWrite, END, NewPlace, Newcomer, Patience};
+use tenure_cas::{BESIDE, CellWrite, END, NewPlace, Newcomer, OPENS, OPENS_AFTER, Patience};
 use tenure_core::{LockName, OwnerId};
 
 /// The server's clock in µs since the Unix epoch, when the statement began. In UTC: in a time zone with
@@ -115,15 +115,22 @@ impl Sql {
         )
     }
 
-    /// Makes the row of a lock that has no holder; its version is the time. Out: the time, as the id that was
-    /// inserted, or another id; no row: it may not be made here.
+    /// Makes the row of a lock that has no holder, where locks may be made; its version is the time. Out: the time,
+    /// as the id that was inserted, or another id; no row: it may not be made here, or not yet.
     pub(crate) fn make(&self, name: &LockName, state: &str) -> String {
         let (table, name, state) = (&self.table, hex(name.as_str()), hex(state));
         format!(
             "{WAITING}INSERT INTO {table} (name, version, busy, used, state) \
              SELECT {name}, LAST_INSERT_ID({CLOCK}), 0, {CLOCK}, {state} FROM (SELECT 1 AS one) AS one \
-             WHERE @@autocommit = 1"
+             WHERE @@autocommit = 1 AND NOT EXISTS (SELECT 1 FROM {table} AS o WHERE o.name = {} AND o.version > {CLOCK})",
+            hex(OPENS)
         )
+    }
+
+    /// How long no lock may be made yet. Out: µs, if there is such a time.
+    pub(crate) fn opens(&self) -> String {
+        let (table, name) = (&self.table, hex(OPENS));
+        format!("SELECT version - {CLOCK} FROM {table} WHERE name = {name} AND version > {CLOCK}")
     }
 
     /// Reads a row that was made and not written since. Out: as [`Self::read`], or no row.
@@ -292,9 +299,14 @@ impl Sql {
         )
     }
 
-    /// Makes the table.
+    /// Makes the table, and in the same step says from when locks may be made in it.
     pub(crate) fn create(&self) -> String {
-        format!("CREATE TABLE IF NOT EXISTS {} ({COLUMNS}) ENGINE = InnoDB", self.table)
+        let (table, name, wait) = (&self.table, hex(OPENS), OPENS_AFTER.as_micros());
+        format!(
+            "CREATE TABLE {table} ({COLUMNS}) ENGINE = InnoDB SELECT {name} AS name, \
+             {CLOCK} + {wait} AS version, 1 AS busy, {CLOCK} AS used, {} AS state",
+            hex("{}")
+        )
     }
 }
 

@@ -124,7 +124,11 @@ impl Cell for RowStore {
     ) -> Result<Option<NewCell>, CellError> {
         let answer = self.ask_in_line(session, self.shared.sql.make(name, state)).await?;
         if answer.written == 0 {
-            return Ok(None);
+            let opens = session.ask(self.shared.sql.opens()).await?;
+            return match time(&opens, 0, 0) {
+                Some(left) => Err(error::young(session.name(), left)),
+                None => Ok(None),
+            };
         }
         // A trial is rolled back, and its user need not have the right to delete.
         if self.trial.is_none() {

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use tenure_core::{Label, Memo, Noted, Released, Renewal};
-use tenure_testkit::{conformance::player::Player, mysql::Recipe};
+use tenure_testkit::{clock::Clock, conformance::player::Player, mysql::Recipe};
 
 use crate::stage::mysql;
 
@@ -108,11 +108,14 @@ async fn quotes_and_backslashes_mean_the_same_in_every_sql_mode() {
 /// A table and a database whose names must be quoted.
 #[tokio::test]
 async fn the_table_may_have_any_name() {
-    let server = Recipe::new().set("sql-mode=ANSI_QUOTES").start();
+    let clock = Clock::new();
+    let server = Recipe::new().set("sql-mode=ANSI_QUOTES").clock(&clock).start();
     server.sql("CREATE DATABASE `it's ``a base`; GRANT ALL ON `it's ``a base`.* TO tenure@'127.0.0.1'");
     for table in ["lock's", "se\"lect", "back\\slash", "tick`s", "日本", "it's%20`a%20base.locks"] {
         let backend = mysql(&server.url(&format!("?table={table}")));
         let player = Player::new(backend.clone(), "one");
+        player.backend.claim(&player.claim).await.unwrap_err();
+        clock.advance(Duration::from_secs(10));
         player.enter().await;
         Player::new(mysql(&server.url(&format!("?table={table}"))), "one").queue_behind(0).await;
         backend.diagnose().await.unwrap();

@@ -74,13 +74,14 @@ async fn what_a_user_may_not_do_it_is_told() {
 async fn who_may_not_make_the_table_is_told() {
     let server = MysqlServer::start();
     server.sql(
-        "CREATE USER app@'127.0.0.1'; GRANT SELECT, INSERT, UPDATE, DELETE ON tenure.* TO app@'127.0.0.1'",
+        "CREATE USER app@'127.0.0.1'; GRANT SELECT, INSERT, UPDATE, DELETE ON tenure.* TO app@'127.0.0.1'; \
+         RENAME TABLE tenure_lock TO elsewhere",
     );
     let url = server.url("").replace("tenure@", "app@");
     refused_as(&url, ErrorKind::Denied, "lacks a permission").await;
     let a = player(&url, "one");
     assert_eq!(a.backend.claim(&a.claim).await.unwrap_err().kind(), ErrorKind::Denied);
-    player(&server.url(""), "old").enter().await;
+    server.sql("RENAME TABLE elsewhere TO tenure_lock");
     a.enter().await;
 }
 
@@ -95,5 +96,8 @@ async fn the_readmes_lines_give_the_least_rights() {
     server.sql(&format!("USE app; {}", lines.split_once("```").unwrap().0));
     every_verb_works(&url).await;
     player(&server.url(""), "one").enter().await;
+    server.sql("DROP TABLE tenure_lock");
+    let maker = player(&server.url(""), "one");
+    maker.backend.claim(&maker.claim).await.unwrap_err();
     assert_eq!(server.sql("SHOW CREATE TABLE app.tenure_lock"), server.sql("SHOW CREATE TABLE tenure_lock"));
 }

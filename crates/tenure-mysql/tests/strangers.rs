@@ -12,8 +12,9 @@ use futures_util::future::join_all;
 use mysql_async::prelude::Queryable;
 use tenure_core::{BackendError, BreakScope, ErrorKind, LockName, Outcome, Released, Renewal, Severity};
 use tenure_testkit::{
+    clock::Clock,
     conformance::player::Player,
-    mysql::MysqlServer,
+    mysql::{MysqlServer, Recipe},
     patience::{slowness, stretch},
 };
 
@@ -22,6 +23,8 @@ use crate::stage::{
     transactions, until, waiting,
 };
 
+const MADE_ANEW: &str =
+    "CREATE TABLE anew LIKE tenure_lock; DROP TABLE tenure_lock; RENAME TABLE anew TO tenure_lock";
 const LOCKED: &str = "the row of the lock is locked by another transaction";
 
 /// L6: a claim of a row that a stranger has locked is told so, goes on behind the rollback, and its lease lasts as long as its owner
@@ -226,21 +229,54 @@ async fn a_table_that_is_made_anew_has_no_old_lease_and_no_old_token() {
     let locker = tenure::connect(&server.url("")).await.unwrap();
     let held = locker.mutex("held").ttl(Duration::from_secs(3) * stretch()).acquire().await.unwrap();
     let first = a.enter().await;
-    let anew = "RENAME TABLE tenure_lock TO elsewhere; CREATE TABLE tenure_lock LIKE elsewhere; DROP TABLE elsewhere";
-    server.sql(anew);
+    server.sql(MADE_ANEW);
     assert_eq!(a.renew(&first).await, Renewal::Gone);
     let second = b.enter().await;
     assert!(second.token > first.token);
     assert!(!a.try_enter().await);
     until("the guard is told", async || held.check().is_err()).await;
     // Those who remember the row as it was, and those who do not.
-    server.sql(anew);
+    server.sql(MADE_ANEW);
     assert!(a.enter().await.token > second.token);
+}
+
+/// L1: a command that had not seen the table made it while it was renamed away, and was granted what was held in the other one
+/// (`stores/pg-rights-overtake`, last part). No client makes a lock in a table that one of them has made a moment ago.
+#[tokio::test]
+async fn no_lock_is_granted_in_a_table_that_a_client_made_a_moment_ago() {
+    let clock = Clock::new();
+    let server = Recipe::new().clock(&clock).start();
+    let older = player(&server.url(""), "one");
+    older.enter().await;
+    server.sql("RENAME TABLE tenure_lock TO elsewhere");
+    let maker = player(&server.url(""), "one");
+    let is_young = |error: &BackendError| {
+        assert_eq!(
+            (error.kind(), error.outcome()),
+            (ErrorKind::Unavailable, Outcome::NotApplied),
+            "{error:?}"
+        );
+        assert!(error.to_string().contains("a client has made the table"), "{error}");
+        assert!(error.retry_hint().is_some_and(|wait| wait <= Duration::from_secs(10)), "{error:?}");
+    };
+    is_young(&maker.backend.claim(&maker.claim).await.unwrap_err());
+    assert_eq!(maker.backend.list("").await.unwrap(), []);
+    clock.advance(Duration::from_secs(5));
+    // Whoever knew the other table is told so as well.
+    for player in [&maker, &older, &player(&server.url(""), "two")] {
+        is_young(&player.backend.claim(&player.claim).await.unwrap_err());
+    }
+    clock.advance(Duration::from_secs(5));
+    let first = enter_in_time(&maker).await;
+    older.queue_behind(0).await;
+    assert_eq!(maker.leave().await, Released::Released);
+    assert!(enter_in_time(&older).await.token > first.token);
 }
 
 #[tokio::test]
 async fn many_that_come_first_make_one_table() {
     let server = MysqlServer::start();
+    server.sql("DROP TABLE tenure_lock");
     for round in 0..3 {
         let players: Vec<Player> =
             (0..10).map(|n| player(&server.url(""), &format!("{round}/{n}"))).collect();
@@ -248,8 +284,11 @@ async fn many_that_come_first_make_one_table() {
             // Connected already, so that all come at once.
             player.backend.inspect(&player.claim.name).await.unwrap();
         }
-        join_all(players.iter().map(Player::enter)).await;
-        assert_eq!(server.sql("SELECT COUNT(*) FROM tenure_lock"), "10");
+        for answer in join_all(players.iter().map(|player| player.backend.claim(&player.claim))).await {
+            let error = answer.unwrap_err();
+            assert!(error.to_string().contains("a client has made the table"), "{}", chain(&error));
+        }
+        assert_eq!(server.sql("SELECT COUNT(*) FROM tenure_lock"), "1");
         server.sql("DROP TABLE tenure_lock");
     }
 }
@@ -382,7 +421,7 @@ async fn a_table_that_has_what_is_used_is_ours_whatever_else_it_has() {
         "MODIFY state longblob NOT NULL, MODIFY name varbinary(700) NOT NULL, MODIFY busy int",
         "ENGINE = InnoDB ROW_FORMAT = COMPRESSED",
     ] {
-        server.sql("DROP TABLE IF EXISTS tenure_lock");
+        server.sql(MADE_ANEW);
         let a = player(&server.url(""), "one");
         let grant = a.enter().await;
         server.sql(&format!("ALTER TABLE tenure_lock {change}"));

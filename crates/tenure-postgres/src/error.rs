@@ -1,6 +1,6 @@
 //! The one place where the driver's errors become ours.
 
-use std::error::Error as _;
+use std::{error::Error as _, time::Duration};
 
 use tenure_cas::{CellError, VerbError};
 use tenure_client::tls::{TlsFault, words};
@@ -38,6 +38,16 @@ pub(crate) fn away(place: &str) -> CellError {
                    granted; put it back, or, if it is gone for good, make it as the README shows, when the longest \
                    ttl has passed";
     CellError::Refused(refused(place, Unavailable, message))
+}
+
+/// The table was made by a client a moment ago, which had seen none.
+pub(crate) fn young(place: &str, left: Duration) -> CellError {
+    let message = format!(
+        "a client has made the table of the locks, which it had not seen before: nothing is granted in it for \
+         another {:.1} s, because leases of an earlier one may be valid",
+        left.as_secs_f64()
+    );
+    CellError::Refused(refused(place, Unavailable, message).retry_after(left))
 }
 
 /// A statement that failed after it may have been sent. An error that the server itself answers says that

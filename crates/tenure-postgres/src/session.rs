@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use tenure_cas::CellError;
+use tenure_cas::{CellError, OPENS_AFTER};
 use tenure_client::{Channels, Connections, End, Link, SingleFlight, Slot, StallDetector};
 use tenure_core::{Audience, BackendError, ErrorKind, Hint, Host, Notifier, OwnerId, ProcessId, locked};
 use tokio_postgres::{
@@ -304,7 +304,9 @@ impl PgSession {
                 return facts.must_be_ours(&self.name).map_err(CellError::Refused);
             }
             match self.client.batch_execute(&facts.sql.create).await {
-                Ok(()) => {}
+                Ok(()) => {
+                    tracing::warn!(table = facts.sql.table, wait = ?OPENS_AFTER, "made the table of the locks")
+                }
                 Err(error) if was_race(&error) => race = Some(error),
                 Err(error) => return Err(error::asked(&self.name, error)),
             }

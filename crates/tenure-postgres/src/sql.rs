@@ -1,7 +1,7 @@
 //! The statements, each with its contract. All of them are transactions of their own, and none needs a
 //! session.
 
-use tenure_cas::Patience;
+use tenure_cas::{OPENS, OPENS_AFTER, Patience};
 
 /// How many of the tail are read with the row: some may be dead, and readers move up together.
 pub(crate) const READ: usize = 16;
@@ -48,7 +48,9 @@ pub(crate) struct Sql {
     /// Deletes free rows that were not used for a day and whose memo has expired, of a few pages that chance
     /// chooses.
     pub(crate) sweep: String,
-    /// Makes the table. Rows stay on their page when they are written (no index has a column that changes),
+    /// How long no lock may be made yet. Out: µs, if there is such a time.
+    pub(crate) opens: String,
+    /// Makes the table, and in the same step says from when locks may be made in it. Rows stay on their page when they are written (no index has a column that changes),
     /// and the page has room for that.
     pub(crate) create: String,
     /// The table with its schema, as `to_regclass` wants it.
@@ -199,6 +201,7 @@ impl Sql {
                  set_config('synchronous_commit', 'off', true) AS quick), \
                  made AS (INSERT INTO {table} (name, version, busy, used, state) \
                  SELECT $1, version, false, clock_timestamp(), $2 FROM new WHERE quick <> '' \
+                 AND NOT EXISTS (SELECT FROM {table} AS o WHERE o.name = '{OPENS}' AND o.version > new.version) \
                  ON CONFLICT (name) DO NOTHING RETURNING name, version, busy, state, clock_timestamp() AS at) \
                  SELECT made.version, made.at, (made.name, made.version, made.busy, made.state) \
                  IS NOT DISTINCT FROM ($1, new.version, false, $2) FROM made, new"
@@ -232,8 +235,11 @@ impl Sql {
                  WHERE NOT busy AND used < clock_timestamp() - interval '1 day' AND {MEMO_IS_OVER} FOR UPDATE SKIP LOCKED)"
             ),
             create: format!(
-                "{AS_AT_LOGIN}; CREATE TABLE IF NOT EXISTS {table} ({COLUMNS}) WITH (fillfactor = 50)"
+                "{AS_AT_LOGIN}; CREATE TABLE {table} ({COLUMNS}) WITH (fillfactor = 50); \
+                 INSERT INTO {table} (name, version, busy, used, state) SELECT '{OPENS}', {NOW} + {}, true, clock_timestamp(), '{{}}'",
+                OPENS_AFTER.as_micros()
             ),
+            opens: format!("SELECT version - {NOW} FROM {table} WHERE name = '{OPENS}' AND version > {NOW}"),
             table: table.to_owned(),
         }
     }
@@ -289,6 +295,9 @@ fn enqueue(table: &str, awaiting: Awaiting) -> String {
 pub(crate) const STARTED: &str = "SELECT pg_postmaster_start_time()";
 /// What a database and all its copies have in common. Refused to some roles.
 pub(crate) const DATABASE: &str = "SELECT system_identifier FROM pg_control_system()";
+
+/// The server's clock in µs since the Unix epoch.
+const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 /// Notifies another process. In: channel, payload.
 pub(crate) const NOTIFY: &str = "SELECT pg_notify($1, $2)";

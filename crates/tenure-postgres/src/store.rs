@@ -377,6 +377,13 @@ impl RowStore {
             let (version, WrittenCell { at, is_ours }) = (session.column(row, 0)?, stored(session, row, 1)?);
             Ok(NewCell { version, at, is_ours })
         };
+        if rows.is_empty() {
+            let opens = session.ask(&session.sql().opens, &[]).await?;
+            let left = opens.first().map(|row| session.column::<i64>(row, 0)).transpose()?;
+            if let Some(left) = left.and_then(|left| u64::try_from(left).ok()) {
+                return Err(error::young(session.name(), Duration::from_micros(left)));
+            }
+        }
         rows.first().map(made).transpose()
     }
 

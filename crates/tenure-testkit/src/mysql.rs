@@ -28,6 +28,17 @@ pub fn shared() -> Shared {
     Shared::server("mysql", MysqlServer::start, MysqlServer::address)
 }
 
+/// Makes a table of locks on the server at this address, as the README shows it: one that a client makes is not used for 10 s.
+///
+/// # Panics
+/// If there is an error.
+pub fn make_table(address: &str, table: &str) {
+    let (host, port) = address.split_once(':').expect("an address has a port");
+    let mut client = Command::new("mariadb");
+    client.args(["--no-defaults", "-h", host, "-P", port, "-u", "tenure", "-D", "tenure", "-e"]);
+    checked(client.arg(format!("CREATE TABLE `{table}` ({COLUMNS}) ENGINE = InnoDB")));
+}
+
 /// How a server is started.
 #[derive(Clone, Debug, Default)]
 pub struct Recipe {
@@ -290,7 +301,11 @@ const SMALL: [&str; 5] = [
 ];
 const FIRST_WORDS: &str = "CREATE DATABASE IF NOT EXISTS tenure;\n\
     CREATE USER IF NOT EXISTS tenure@'127.0.0.1';\n\
-    GRANT ALL ON tenure.* TO tenure@'127.0.0.1';\n";
+    GRANT ALL ON tenure.* TO tenure@'127.0.0.1';\n\
+    CREATE TABLE IF NOT EXISTS tenure.tenure_lock (name varbinary(600) NOT NULL PRIMARY KEY, version bigint NOT NULL, \
+    busy tinyint NOT NULL, used bigint NOT NULL, state mediumblob NOT NULL) ENGINE = InnoDB;\n";
+const COLUMNS: &str = "name varbinary(600) NOT NULL PRIMARY KEY, version bigint NOT NULL, busy tinyint NOT NULL, \
+     used bigint NOT NULL, state mediumblob NOT NULL";
 /// Changes with what is set up here, so that an older original is not taken for it.
 const FORM: &str = "1";
 /// Ports that may be taken in a row between our look and the server's start.

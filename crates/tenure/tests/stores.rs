@@ -61,6 +61,7 @@ impl Store {
 
     pub(crate) fn postgres() -> Self {
         let (server, table) = (postgres::shared(), Shared::part().replace('-', "_"));
+        postgres::make_table(server.address(), &format!("t{table}"));
         let url = format!("postgres://tenure@{}/tenure?table=t{table}", server.address());
         Self::new("postgres", url, server)
     }
@@ -68,6 +69,7 @@ impl Store {
     #[cfg(feature = "mysql")]
     pub(crate) fn mysql() -> Self {
         let (server, table) = (tenure_testkit::mysql::shared(), Shared::part().replace('-', "_"));
+        tenure_testkit::mysql::make_table(server.address(), &format!("t{table}"));
         let url = format!("mysql://tenure@{}/tenure?table=t{table}", server.address());
         Self::new("mysql", url, server)
     }

@@ -135,7 +135,7 @@ fn main() {
                 let table = "CREATE TABLE tenure_lock (name text PRIMARY KEY, version bigint NOT NULL, \
                              busy boolean NOT NULL, used timestamptz NOT NULL, state text NOT NULL) \
                              WITH (fillfactor = 50)";
-                server.psql(&format!("SET ROLE tenure; {table}"));
+                server.psql(&format!("SET ROLE tenure; DROP TABLE tenure_lock; {table}"));
             }
             server
         });

@@ -178,6 +178,7 @@ impl Stage {
     /// On a server of this run, in a table of its own.
     pub(crate) fn on_postgres() -> Self {
         let (server, table) = (postgres::shared(), Shared::part().replace('-', "_"));
+        postgres::make_table(server.address(), &format!("t{table}"));
         let url = format!("postgres://tenure@{}/tenure?table=t{table}", server.address());
         Self::on(url, server, Duration::from_millis(100))
     }
@@ -186,6 +187,7 @@ impl Stage {
     #[cfg(feature = "mysql")]
     pub(crate) fn on_mysql() -> Self {
         let (server, table) = (mysql::shared(), Shared::part().replace('-', "_"));
+        mysql::make_table(server.address(), &format!("t{table}"));
         let url = format!("mysql://tenure@{}/tenure?table=t{table}&connect_timeout=10s", server.address());
         Self::on(url, server, Duration::from_millis(100))
     }

@@ -8,6 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use super::COLUMNS;
 use crate::{daemon::checked, folder, shim};
 
 /// A copy of a fresh cluster with the role and the database `tenure`, in `folder`, which becomes the server's own.
@@ -116,7 +117,10 @@ fn set_up(folder: &Path, initdb: &Path) {
     let options =
         ["-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C", "--wal-segsize=1"];
     checked(as_server(initdb).arg("-D").arg(&data).args(options).current_dir(folder));
-    for (database, words) in [("postgres", FIRST_WORDS), ("tenure", LAST_WORDS)] {
+    let table = format!(
+        "CREATE TABLE tenure_lock ({COLUMNS}) WITH (fillfactor = 50);\nALTER TABLE tenure_lock OWNER TO tenure;\n"
+    );
+    for (database, words) in [("postgres", FIRST_WORDS), ("tenure", &*table), ("tenure", LAST_WORDS)] {
         tell(&data, database, words);
     }
 }
@@ -144,5 +148,5 @@ const FIRST_WORDS: &str = "CREATE ROLE tenure LOGIN;\nCREATE DATABASE tenure OWN
 const LAST_WORDS: &str = "UPDATE pg_database SET datistemplate = false WHERE datistemplate;\n\
     DROP DATABASE template1;\nDROP DATABASE template0;\nDROP DATABASE postgres;\n";
 /// Changes with what is set up here, so that an older original is not taken for it.
-const FORM: &str = "4";
+const FORM: &str = "5";
 const SESSION: &str = include_str!("session.c");
