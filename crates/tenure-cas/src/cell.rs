@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
 use tenure_core::{
-    Absent, Audience, BackendError, EndOfGrant, Finding, Hint, LockName, Memos, Minting, Order, OwnerId,
-    ProcessId, Promises, Sharing, WakeStream,
+    Absent, Audience, BackendError, EndOfGrant, ErrorKind, Finding, Hint, LockName, Memos, Minting, Order,
+    Outcome, OwnerId, ProcessId, Promises, Sharing, WakeStream,
 };
 use tenure_ledger::LedgerError;
 
@@ -96,8 +96,8 @@ pub trait Cell: Clone + Send + Sync + 'static {
     /// 1. Compares nothing that others write to the cell, and waits for the client that has the cell locked:
     ///    however often others write, it succeeds after a few of them. It waits for each of them for a moment only.
     // L6.
-    /// 2. The cell takes it unless it [is long](Newcomer::long) or full, or has the owner already, or `until` has
-    ///    passed.
+    /// 2. The cell takes it unless it [is long](Newcomer::long) or full, or has the owner already, or the store's clock is
+    ///    not [within](Newcomer::within).
     /// 3. The version is the next one, so that no write that was made without it succeeds.
     // L7.
     async fn enqueue(
@@ -118,6 +118,12 @@ pub trait Cell: Clone + Send + Sync + 'static {
     /// Findings about the server and the conditions that the locks need.
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
         Ok(Vec::new())
+    }
+
+    /// Makes the table of the locks if there is none, for an operator; returns how long no lock is made in it.
+    async fn prepare(&self) -> Result<Duration, BackendError> {
+        let message = "this store has no table that must be made";
+        Err(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message))
     }
 
     /// Notifies an owner of another process, without a write.
@@ -170,7 +176,8 @@ pub trait Cell: Clone + Send + Sync + 'static {
 #[async_trait]
 pub trait PlacesBeside<C>: Send + Sync {
     /// Puts a place next to the cell, behind all others of this lock, or rewrites the one that has the key; returns
-    /// its key. `None` if the cell does not begin with [`NewPlace::behind`], or no place has the key.
+    /// its key. `None` if the cell does not begin with [`NewPlace::behind`], no place has the key, or the store's clock is
+    /// not [within](NewPlace::within).
     ///
     /// # Contract
     /// 1. Keys of one lock grow, compared as text, in the order in which places were put there.
@@ -419,8 +426,9 @@ pub struct Newcomer<'a> {
     pub each: &'a str,
     /// How many places a cell has room for.
     pub most: usize,
-    /// The latest time, by the store's clock.
-    pub until: Duration,
+    /// The store's clock must be between these two times: a place that was made from the clock of another server ends
+    /// too early.
+    pub within: (Duration, Duration),
 }
 
 /// A place to be put next to a cell.
@@ -436,6 +444,8 @@ pub struct NewPlace<'a> {
     pub may_be_there: bool,
     /// The required beginning of the text of the cell.
     pub behind: &'a str,
+    /// The store's clock must be between these two times.
+    pub within: (Duration, Duration),
 }
 
 /// A place that may be next to a cell.

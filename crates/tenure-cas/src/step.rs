@@ -126,8 +126,10 @@ impl<C: Cell> Locks<C> {
     ) -> Result<V::Answer, BackendError> {
         let turn = if V::IN_TURN { Some(self.verbs.lock(name, &*self.shared.host).await) } else { None };
         let begun = self.shared.host.now();
-        let (contention, maybe, found, locked, made) = (None, None, None, 0, 0);
-        VerbRun { locks: self, name, verb, begun, contention, maybe, found, locked, made }.run(turn).await
+        let (contention, maybe, found, unwritten, locked, made) = (None, None, None, None, 0, 0);
+        let run =
+            VerbRun { locks: self, name, verb, begun, contention, maybe, found, unwritten, locked, made };
+        run.run(turn).await
     }
 }
 
@@ -226,6 +228,8 @@ struct VerbRun<'a, C: Cell, V: CellVerb> {
     maybe: Option<V::Answer>,
     /// The cell as an earlier write found it, in place of the next reading.
     found: Option<CellReading>,
+    /// What an earlier try would have written, if another client had not been faster.
+    unwritten: Option<Unwritten<V::Answer>>,
     /// How often the cell was locked for longer than a commit takes.
     locked: u32,
     /// How many cells it has made.
@@ -265,9 +269,13 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
                         self.maybe.is_some_and(|maybe| self.verb.is_unsettled(&maybe, &answer));
                     return if is_unsettled { Err(cell.error(VerbError::Unsettled)) } else { Ok(answer) };
                 }
-                Ok(Tried::Overtaken(found)) => {
-                    self.found = found;
+                Ok(Tried::Overtaken) => {
                     // A verb that steps back delays no other one.
+                    drop(turn.take());
+                    continue;
+                }
+                Ok(Tried::Changed(found, unwritten)) => {
+                    (self.found, self.unwritten) = (found, Some(unwritten));
                     drop(turn.take());
                     continue;
                 }
@@ -312,6 +320,10 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         }
         let (snapshot, up) = self.look(over).await?;
         verb.must_be_wanted().map_err(CellError::Refused)?;
+        // L9: a proxy that has lost its server sends a write to it again, and answers that the second changed nothing.
+        if let Some(unwritten) = self.unwritten.take().filter(|unwritten| unwritten.is_in(&snapshot)) {
+            self.maybe = Some(unwritten.answer);
+        }
         if V::WAITS {
             self.must_have_moved(snapshot.version, snapshot.now)?;
         } else {
@@ -483,12 +495,28 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
 /// The result of a try.
 enum Tried<A> {
     Done(A),
-    /// Read again, unless this is the cell now.
-    Overtaken(Option<CellReading>),
+    /// Read again.
+    Overtaken,
+    /// Read again, unless this is the cell now; and what was not written.
+    Changed(Option<CellReading>, Unwritten<A>),
     /// It was sent, and had no answer. It compares: it is done by now, or never.
     Lost(BackendError, A),
     /// It was sent, compares nothing, and may be done later.
     Late(BackendError),
+}
+
+/// What a write that the store refused would have stored.
+struct Unwritten<A> {
+    version: i64,
+    state: String,
+    answer: A,
+}
+
+impl<A> Unwritten<A> {
+    /// It is there nevertheless, or another client has written the same.
+    fn is_in(&self, snapshot: &Snapshot) -> bool {
+        (self.version, &self.state) == (snapshot.version, &snapshot.state)
+    }
 }
 
 /// The operations on the cell.
@@ -582,7 +610,7 @@ impl<C: Cell> Locks<C> {
             long: LONG,
             each: EACH,
             most: if before.may_begin() { FRONT } else { self.shared.rules.places_max },
-            until: before.now + LATE,
+            within: on_time(before.now),
         };
         let Some(reading) = self.cell.enqueue(over, name, &newcomer).await? else { return Ok(None) };
         self.shared.memory.forget(name);
@@ -605,15 +633,15 @@ impl<C: Cell> Locks<C> {
         if !draft.change.wakes.is_empty() || is_stuck || !draft.was_long() {
             draft.patience = Patience::Brief;
             let written = self.write(over, &claim.name, draft).await?;
-            return Ok(if let Tried::Done(_) = written { Tried::Overtaken(None) } else { written });
+            return Ok(if let Tried::Done(_) = written { Tried::Overtaken } else { written });
         }
         let is_there = match own {
             Some(own) => self.keep(over, claim, (own, place, draft.now), &draft.ledger).await,
-            None => self.stand_at_the_end(over, claim, &place).await,
+            None => self.stand_at_the_end(over, claim, (&place, draft.now)).await,
         };
         match is_there {
             Ok(true) => Ok(Tried::Done(draft.change.answer)),
-            Ok(false) => Ok(Tried::Overtaken(None)),
+            Ok(false) => Ok(Tried::Overtaken),
             // L9: it may be there, or will be.
             Err(CellError::Broken(error)) => Ok(Tried::Late(error.of_unknown_outcome())),
             Err(failure) => Err(failure),
@@ -635,7 +663,8 @@ impl<C: Cell> Locks<C> {
         let key = self.shared.own_places.key(&claim.name, claim.owner);
         let state = encode_place(&own.lasting_as(&place));
         let (owner, key) = (claim.owner, Some(key.as_str()));
-        let place = NewPlace { key, owner, state: &state, may_be_there: true, behind: LONG };
+        let within = on_time(now);
+        let place = NewPlace { key, owner, state: &state, may_be_there: true, behind: LONG, within };
         Ok(self.beside().put(over, &claim.name, &place).await?.is_some())
     }
 
@@ -643,12 +672,13 @@ impl<C: Cell> Locks<C> {
         &self,
         over: &C::Connection,
         claim: &Claim,
-        place: &Place,
+        (place, now): (&Place, Duration),
     ) -> Result<bool, CellError> {
         let (own_places, name, owner) = (&self.shared.own_places, &claim.name, claim.owner);
         let state = encode_place(place);
         let may_be_there = own_places.send(name, owner, self.shared.host.now());
-        let place = NewPlace { key: None, owner, state: &state, may_be_there, behind: LONG };
+        let within = on_time(now);
+        let place = NewPlace { key: None, owner, state: &state, may_be_there, behind: LONG, within };
         let Some(key) = self.beside().put(over, name, &place).await? else { return Ok(false) };
         own_places.stands(name, owner, key, self.shared.host.now());
         Ok(true)
@@ -675,7 +705,8 @@ impl<C: Cell> Locks<C> {
             WriteAnswer::Done(written) => written,
             WriteAnswer::Changed(found) | WriteAnswer::Locked(found) => {
                 self.shared.memory.forget(name);
-                return Ok(Tried::Overtaken(found));
+                let unwritten = Unwritten { version: draft.version + 1, state, answer: draft.change.answer };
+                return Ok(Tried::Changed(found, unwritten));
             }
         };
         if !is_ours {
@@ -710,6 +741,11 @@ impl<C: Cell> Locks<C> {
     pub(crate) fn unreadable(&self, error: LedgerError) -> CellError {
         CellError::Refused(self.cell.error(VerbError::Ledger(error)))
     }
+}
+
+/// When a place may be stored that was made at this time: not by a clock behind it, for it would end too early there.
+fn on_time(now: Duration) -> (Duration, Duration) {
+    (now, now + LATE)
 }
 
 /// A verb that was run, and must be stored.

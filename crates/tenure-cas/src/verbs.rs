@@ -9,9 +9,9 @@ use std::{
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use tenure_core::{
-    Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, ErrorKind, FencingToken,
-    Finding, Grant, Hint, HolderView, LockName, LockView, Memo, Moment, Noted, Outcome, OwnerId, ProcessId,
-    Promises, Released, Renewal, WaitMode, WakeStream,
+    Adopt, Adoption, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer,
+    ErrorKind, FencingToken, Finding, Grant, Hint, HolderView, LockName, LockView, Memo, Moment, Noted,
+    Outcome, OwnerId, ProcessId, Promises, Released, Renewal, WaitMode, WakeStream,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Place, Rules};
 
@@ -145,6 +145,19 @@ impl<C: Cell> Backend for Locks<C> {
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
         self.cell.diagnose().await
+    }
+
+    async fn adopt(&self, _adopt: Adopt) -> Result<Adoption, BackendError> {
+        let wait = self.cell.prepare().await?;
+        let what = match wait.is_zero() {
+            true => "the table of the locks is there, and locks are granted in it".to_owned(),
+            false => format!(
+                "made the table of the locks: nothing is granted in it for {:.0} s, because a table that is missing may have \
+                 been renamed, with leases in it",
+                wait.as_secs_f64().ceil()
+            ),
+        };
+        Ok(Adoption::new(wait, what))
     }
 }
 

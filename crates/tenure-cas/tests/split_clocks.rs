@@ -85,3 +85,23 @@ async fn a_lease_that_is_made_by_a_clock_that_is_behind_does_not_end_too_early()
         assert!(!enters(&other, 2).await, "{behind_ms} ms behind");
     }
 }
+
+/// L7: a place that was made by a clock which was behind had expired when it was stored, and its owner was passed over.
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_made_by_a_clock_that_is_behind_is_not_stored() {
+    // In the cell, and beside it.
+    for ahead in [0, 6] {
+        let stage = Stage::new();
+        let holder = stage.locks();
+        assert!(enters(&holder, 1).await);
+        for number in 0..ahead {
+            stage.locks().claim(&claim(10 + number, WaitMode::Turn)).await.unwrap();
+        }
+        stage.store.split_clock(-60_000);
+        let error = stage.locks().claim(&claim(2, WaitMode::Turn)).await.unwrap_err();
+        assert_eq!(error.outcome(), Outcome::NotApplied, "{error}");
+        stage.store.split_clock(0);
+        let view = holder.inspect(&claim(1, WaitMode::No).name).await.unwrap();
+        assert_eq!(view.queue.len(), usize::from(ahead), "{ahead}");
+    }
+}

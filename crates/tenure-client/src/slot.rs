@@ -6,6 +6,7 @@ use std::{
 };
 
 use tenure_core::{Host, Moment, locked};
+use tokio::sync::oneshot;
 
 use crate::End;
 
@@ -44,12 +45,41 @@ impl Slot {
         Slots::new(host).take()
     }
 
+    /// Runs a login in a task of its own. A server may go on with one that is given up: until another service has told it
+    /// who that is, for example. So the task keeps the place until it is answered, or [`overdue`](Self::overdue).
+    ///
+    /// `None`: the task was ended with its runtime.
+    ///
+    /// # Cancel safety
+    /// The login is given up.
+    pub async fn log_in<T: Send + 'static>(
+        self: &Arc<Self>,
+        login: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        let (mut reply, answer) = oneshot::channel();
+        let slot = self.clone();
+        self.slots.host.spawn(Box::pin(async move {
+            let given_up = async {
+                reply.closed().await;
+                slot.overdue().await;
+            };
+            let answer = tokio::select! {
+                biased;
+                answer = login => Some(answer),
+                () = given_up => None,
+            };
+            // OK to ignore because a caller that has given up needs no answer.
+            let _ = answer.map(|answer| reply.send(answer));
+        }));
+        answer.await.ok()
+    }
+
     /// Waits as long as the answer may take that a connection which was left still waits for. Then its owner must close
     /// the socket.
     ///
     /// # Timing
     /// A second. But a server that keeps what its clients have closed is not filled: within 10 s after such an end the
-    /// next one waits, and each in a row twice as long.
+    /// next one waits, and each in a row twice as long, a minute at most.
     ///
     /// # Cancel safety
     /// It was answered in time: nothing is counted.
@@ -99,7 +129,8 @@ impl Slots {
         let mut stray = locked(&self.stray);
         let now = self.host.now();
         let in_a_row = stray.filter(|stray| stray.since.elapsed(now) < stray.counts * 2);
-        *stray = Some(Stray { since: now, counts: in_a_row.map_or(STRAY, |stray| stray.counts * 2) });
+        let counts = in_a_row.map_or(STRAY, |stray| (stray.counts * 2).min(LONGEST));
+        *stray = Some(Stray { since: now, counts });
     }
 }
 
@@ -107,6 +138,8 @@ impl Slots {
 const ANSWER: Duration = Duration::from_secs(1);
 /// How long the first connection that was closed without an answer counts as there.
 const STRAY: Duration = Duration::from_secs(10);
+/// The same of any: a server that is well again is asked this late at most.
+const LONGEST: Duration = Duration::from_secs(60);
 /// A task that has not closed its socket this long after its time does not run.
 const BLOCKED: Duration = Duration::from_millis(100);
 /// After this a caller is told that no other connection is opened.

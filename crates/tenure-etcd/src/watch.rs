@@ -225,6 +225,7 @@ impl Served {
     async fn serve(mut self) {
         let watcher = self.watcher.clone();
         let host = &watcher.members.host;
+        let mut pause = PAUSE;
         loop {
             let (ready, _, next) = watcher.due();
             if watcher.is_closed() {
@@ -240,11 +241,15 @@ impl Served {
             let mut current = self.members.follow();
             let index = *current.borrow_and_update();
             match self.attach(index, first, rest).await {
-                Ok(stream) => self.read_stream(stream, &mut current).await,
+                Ok(stream) => {
+                    pause = PAUSE;
+                    self.read_stream(stream, &mut current).await;
+                }
                 Err(()) => {
                     self.members.leave(index);
                     self.members.pass_over(index);
-                    host.sleep_until(host.now() + PAUSE).await;
+                    host.sleep_until(host.now() + pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
                 }
             }
             watcher.on_break();
@@ -468,6 +473,9 @@ const HOLDERS_LISTEN_AFTER: Duration = Duration::from_millis(100);
 
 /// Pause after a stream that could not be attached anywhere.
 const PAUSE: Duration = Duration::from_millis(200);
+/// The same after several in a row: a login that is refused takes the server a tenth of a second, since it hashes the
+/// password slowly on purpose, and the logins of requests go first.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {

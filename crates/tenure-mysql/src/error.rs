@@ -175,8 +175,8 @@ const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const NO_SUCH_TABLE: u16 = 1146;
 pub(crate) const ACCESS_DENIED: u16 = 1045;
 /// Lost races between writers, in whatever isolation: a deadlock, a row that is there already, a row that has
-/// changed since the transaction began, a table that is being altered.
-const OVERTAKEN: [u16; 5] = [1213, 1062, 1020, 1412, 1050];
+/// changed since the transaction began, a table that is being altered, a member of a group that rolls back.
+const OVERTAKEN: [u16; 6] = [1213, 1062, 1020, 1412, 1050, 3101];
 const READ_ONLY: [u16; 4] = [1290, 1792, 1836, 1874];
 
 /// Each says that the statement, or the login, was refused before anything was done, or was rolled back. Not here are
@@ -216,7 +216,7 @@ const CODES: [(&[u16], ErrorKind, &str); 15] = [
         &[
             1064, 1102, 1103, 1104, 1109, 1146, 1148, 1149, 1175, 1193, 1231, 1235, 1238, 1242, 1273, 1288,
             1292, 1305, 1347, 1348, 1356, 1370, 1411, 1422, 1436, 1442, 1449, 1471, 1644, 1690, 1701, 1971,
-            3065, 3098, 3101, 4078,
+            3065, 3098, 4078,
         ],
         Invalid,
         "the MySQL server refuses the statement",

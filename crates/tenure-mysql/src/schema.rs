@@ -80,6 +80,11 @@ impl ServerFacts {
             .find(|name| self.is_enabled(name))
     }
 
+    /// A statement may say that it goes by the server's clock: with `secure_timestamp` no session has another.
+    pub(crate) fn sets_clock(&self) -> bool {
+        !self.settings.is_empty() && matches!(&*self.setting("secure_timestamp"), "" | "no")
+    }
+
     /// Which server it is, whatever name led to it.
     pub(crate) fn identity(&self) -> String {
         ["server_uuid", "server_uid", "hostname", "port"].map(|name| self.setting(name)).join(" ")
@@ -194,7 +199,8 @@ const ENGINES: [(&str, &str); 4] = [
 ];
 
 /// What is asked of a server; none has all of them.
-const VARIABLES: [&str; 21] = [
+const VARIABLES: [&str; 22] = [
+    "secure_timestamp",
     "version",
     "version_comment",
     "server_uuid",

@@ -25,7 +25,7 @@ use crate::{
     config::{Config, Server, TlsMode},
     error,
     schema::{LockTable, ServerFacts, columns, variables},
-    sql::{SESSION, Sql, sent},
+    sql::{CLOCK_OF_SERVER, SESSION, Sql, sent},
 };
 
 /// What all handles of one process have in common.
@@ -138,6 +138,8 @@ impl Session {
         if is_mysql {
             // Where a pooler drops it, a statement waits longer for a lock.
             let _ = session.ask(SESSION.into()).await;
+            // Where this is refused, no other client may stop the clock either.
+            let _ = session.ask(CLOCK_OF_SERVER.into()).await;
         }
         session.look().await.map_err(|failure| error::settled(&session.name, failure))?;
         Ok(session)
@@ -149,6 +151,11 @@ impl Session {
 
     pub(crate) fn facts(&self) -> ServerFacts {
         locked(&self.facts).clone()
+    }
+
+    /// This user may delete rows.
+    pub(crate) fn may_delete(&self) -> bool {
+        locked(&self.facts).may_delete
     }
 
     /// Looks at the server and at the table again.
@@ -196,7 +203,8 @@ impl Session {
     pub(crate) async fn ask(&self, sql: String) -> Result<Answer, CellError> {
         let awaited = self.stall.ask();
         let (reply, answer) = oneshot::channel();
-        if self.requests.send(Request { sql: sent(sql), reply }).is_err() {
+        let sets_clock = locked(&self.facts).sets_clock();
+        if self.requests.send(Request { sql: sent(sql, sets_clock), reply }).is_err() {
             return Err(self.unsent());
         }
         let answer = tokio::select! {

@@ -39,14 +39,22 @@ const NOT_WAITING: &str = waiting!("0");
 /// It waits for a second.
 const WAITING: &str = waiting!("1");
 
-/// A statement as it is sent: one that does not say how long it waits waits for a second.
-pub(crate) fn sent(sql: String) -> String {
+/// A statement as it is sent: one that does not say how long it waits waits for a second. `sets_clock`: it goes by the
+/// server's clock, whatever `SET timestamp` has made of the session's.
+pub(crate) fn sent(sql: String, sets_clock: bool) -> String {
     let is_bare = ["SELECT", "(", "SHOW", "CREATE"].iter().any(|verb| sql.starts_with(verb));
-    if is_bare { format!("{WAITING}{sql}") } else { sql }
+    let sql = if is_bare { format!("{WAITING}{sql}") } else { sql };
+    if sets_clock { sql.replacen(SETS, &format!("{SETS}timestamp = 0, "), 1) } else { sql }
 }
 
-/// Whether autocommit is on; 9 where `SET timestamp` has stopped the clock of the session, which [`CLOCK`] reads. `SYSDATE()`
-/// does not, and both are in the time zone of the session.
+/// The same on MySQL, once for each connection.
+pub(crate) const CLOCK_OF_SERVER: &str = "SET SESSION timestamp = DEFAULT";
+
+/// What a statement says of itself begins with this.
+const SETS: &str = "/*M! SET STATEMENT ";
+
+/// Whether autocommit is on; 9 where the clock of the session stands elsewhere than the server's although all has been said:
+/// a pooler has dropped it. `SYSDATE()` is the server's, and both are in the time zone of the session.
 const AUTOCOMMIT: &str = "IF(ABS(TIMESTAMPDIFF(SECOND, SYSDATE(), NOW())) < 5, @@autocommit, 9)";
 
 /// Its clock. Out: as [`Sql::read`], without a row.
@@ -84,16 +92,26 @@ impl Sql {
     /// Reads one lock with the first places behind its queue. `until`: up to which key places are counted. Out: version,
     /// state, time, autocommit, how many places stand before that key; no version: there is no such lock. Then a row for
     /// the place at that key and one for each of the first places, with key and state in place of version and state, and
-    /// with 2 and 3 in place of autocommit.
-    pub(crate) fn read(&self, name: &LockName, until: &str) -> String {
+    /// with 2 and 3 in place of autocommit; and with 4 for emptied ones, if they may be deleted.
+    pub(crate) fn read(&self, name: &LockName, until: &str, may_delete: bool) -> String {
+        let emptied = if may_delete { self.emptied(name) } else { String::new() };
         let (table, all, ahead) = (&self.table, places_of(name), self.ahead(name, until));
         format!(
             "(SELECT t.version, t.state, {CLOCK}, {AUTOCOMMIT}, {ahead} FROM (SELECT 1 AS one) AS one \
              LEFT JOIN {table} AS t ON t.name = {}) UNION ALL (SELECT name, state, 0, 2, 0 FROM {table} WHERE name = {}) \
              UNION ALL (SELECT name, state, 0, 3, 0 FROM {table} WHERE {all} AND {THERE} ORDER BY name LIMIT {READ}) \
-             LIMIT {MOST}",
+             {emptied}LIMIT {MOST}",
             hex(name.as_str()),
             place_row(name, until)
+        )
+    }
+
+    /// The emptied ones of the first places. They were the first, so all of them are found in time.
+    fn emptied(&self, name: &LockName) -> String {
+        let (table, all) = (&self.table, places_of(name));
+        format!(
+            "UNION ALL (SELECT name, state, 0, 4, 0 FROM (SELECT name, state FROM {table} WHERE {all} ORDER BY name \
+             LIMIT {EMPTIED}) AS tenure_first WHERE state = X'') "
         )
     }
 
@@ -146,14 +164,14 @@ impl Sql {
     pub(crate) fn write(&self, lock: &LockName, write: &CellWrite<'_>) -> String {
         let (version, before) = write.on;
         let (table, name, before, state) = (&self.table, hex(lock.as_str()), hex(before), hex(write.state));
-        let (from, until) = (micros(write.within.0), micros(write.within.1));
+        let in_time = is_within(write.within);
         let how = if write.patience == Patience::None { NOT_WAITING } else { WAITING };
         let busy = u8::from(write.is_busy);
         let alone = if write.is_last { self.is_alone(lock, write.gone) } else { String::new() };
         format!(
             "{how}UPDATE {table} SET version = version + 1, busy = {busy}, used = LAST_INSERT_ID({CLOCK}), \
              state = {state} WHERE name = {name} AND version = {version} AND state = {before} \
-             AND {CLOCK} BETWEEN {from} AND {until} AND @@autocommit = 1{alone}"
+             AND {in_time} AND @@autocommit = 1{alone}"
         )
     }
 
@@ -167,15 +185,21 @@ impl Sql {
         )
     }
 
-    /// Deletes places; where that is not allowed it empties them, and another user deletes what is left.
-    pub(crate) fn remove(&self, name: &LockName, keys: &[String], may_delete: bool) -> String {
+    /// Deletes places; where that is not allowed it empties them, and another user deletes what is left, with what it
+    /// deletes. `those`: [`THERE`], or all.
+    pub(crate) fn remove(
+        &self,
+        (name, keys): (&LockName, &[String]),
+        those: &str,
+        may_delete: bool,
+    ) -> String {
         let (table, rows) = (&self.table, rows(name, keys));
         let what = if may_delete {
             format!("DELETE FROM {table}")
         } else {
             format!("UPDATE {table} SET state = X''")
         };
-        format!("{WAITING}{what} WHERE name IN ({rows}) AND {THERE} AND @@autocommit = 1")
+        format!("{WAITING}{what} WHERE name IN ({rows}) AND {those} AND @@autocommit = 1")
     }
 
     /// What a newcomer must know. Out: whether the lock begins so, the last place, that of the owner.
@@ -198,21 +222,23 @@ impl Sql {
 
     /// Puts a place behind the last one, by its number. Out: its number, as the id that was
     /// inserted, or another id.
-    pub(crate) fn stand(&self, name: &LockName, last: u64, state: &str) -> String {
-        let (table, state, beside) = (&self.table, hex(state), hex(format!("{name}{BESIDE}")));
+    pub(crate) fn stand(&self, name: &LockName, last: u64, place: &NewPlace<'_>) -> String {
+        let (state, in_time) = (hex(place.state), is_within(place.within));
+        let (table, beside) = (&self.table, hex(format!("{name}{BESIDE}")));
         format!(
             "{WAITING}INSERT INTO {table} (name, version, busy, used, state) SELECT CONCAT({beside}, \
-             LOWER(LPAD(HEX(LAST_INSERT_ID(GREATEST({CLOCK}, {last} + 1))), 16, '0'))), 1, 0, {CLOCK}, {state} \
-             FROM (SELECT 1 AS one) AS one WHERE @@autocommit = 1"
+             CONVERT(LOWER(LPAD(HEX(LAST_INSERT_ID(GREATEST({CLOCK}, {last} + 1))), 16, '0')) USING latin1)), 1, 0, {CLOCK}, {state} \
+             FROM (SELECT 1 AS one) AS one WHERE {in_time} AND @@autocommit = 1"
         )
     }
 
-    /// Writes a place anew.
-    pub(crate) fn keep(&self, name: &LockName, key: &str, state: &str) -> String {
-        let (table, row, state) = (&self.table, place_row(name, key), hex(state));
+    /// Writes a place anew that was not emptied.
+    pub(crate) fn keep(&self, name: &LockName, key: &str, place: &NewPlace<'_>) -> String {
+        let (state, in_time) = (hex(place.state), is_within(place.within));
+        let (table, row) = (&self.table, place_row(name, key));
         format!(
             "{WAITING}UPDATE {table} SET version = version + 1, used = {CLOCK}, state = {state} \
-             WHERE name = {row} AND @@autocommit = 1"
+             WHERE name = {row} AND {THERE} AND {in_time} AND @@autocommit = 1"
         )
     }
 
@@ -225,7 +251,7 @@ impl Sql {
     /// Puts a place into the text of a lock, whatever that is, behind the transaction that has the row
     /// locked. No row: it was not put there.
     pub(crate) fn enqueue(&self, name: &LockName, place: &Newcomer<'_>) -> String {
-        let Newcomer { owner, state, long, each, most, until } = *place;
+        let Newcomer { owner, state, long, each, most, within } = *place;
         let (table, name, owner) = (&self.table, hex(name.as_str()), hex(owner.to_string()));
         let there = format!(
             "(LENGTH(state) - LENGTH(REPLACE(state, {each}, {none}))) DIV {length}",
@@ -233,12 +259,12 @@ impl Sql {
             none = "X''",
             length = each.len()
         );
-        let (state, long, long_length, until) = (hex(state), hex(long), long.len(), micros(until));
+        let (state, long, long_length, in_time) = (hex(state), hex(long), long.len(), is_within(within));
         format!(
             "{WAITING}UPDATE {table} SET version = version + 1, busy = 1, used = {CLOCK}, \
              state = CONCAT(IF({there} + 1 < {most}, LEFT(state, 1), {long}), {state}, SUBSTRING(state, 2)) \
              WHERE name = {name} AND LEFT(state, {long_length}) <> {long} AND LOCATE({owner}, state) = 0 \
-             AND {there} < {most} AND {CLOCK} <= {until} AND @@autocommit = 1"
+             AND {there} < {most} AND {in_time} AND @@autocommit = 1"
         )
     }
 
@@ -310,6 +336,11 @@ impl Sql {
     }
 }
 
+/// That the server's clock is between two times.
+fn is_within((from, until): (Duration, Duration)) -> String {
+    format!("{CLOCK} BETWEEN {} AND {}", micros(from), micros(until))
+}
+
 /// The columns, as the README shows them. Bytes all of them: no collation makes two names one.
 const COLUMNS: &str = "name varbinary(600) NOT NULL PRIMARY KEY, version bigint NOT NULL, \
                        busy tinyint NOT NULL, used bigint NOT NULL, state mediumblob NOT NULL";
@@ -323,7 +354,9 @@ fn places_of(name: &LockName) -> String {
 }
 
 /// That a place was not emptied.
-const THERE: &str = "state <> X''";
+pub(crate) const THERE: &str = "state <> X''";
+/// Any place.
+pub(crate) const ANY: &str = "TRUE";
 
 /// The name of the row of a place.
 fn place_row(name: &LockName, key: &str) -> String {
@@ -336,6 +369,8 @@ fn rows(name: &LockName, keys: &[String]) -> String {
 
 /// How many places are read with the row: some may be dead, and readers move up together.
 pub(crate) const READ: usize = 16;
+/// Among how many of the first places emptied ones are looked for.
+const EMPTIED: usize = 64;
 /// Said in place of a limit of the session.
 const MOST: u64 = u64::MAX;
 /// More than may wait for one lock are not shown.

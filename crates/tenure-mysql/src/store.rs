@@ -95,8 +95,9 @@ impl Cell for RowStore {
             // Behind all digits.
             Until::End => "g",
         };
-        let answer = session.ask(self.shared.sql.read(name, until)).await?;
-        let overflow = overflow(name, &answer, session.facts().may_delete);
+        let may_delete = session.may_delete();
+        let answer = session.ask(self.shared.sql.read(name, until, may_delete)).await?;
+        let overflow = overflow(name, &answer, may_delete);
         Ok(CellReading { overflow: Some(overflow), ..reading(session, &answer, 0)? })
     }
 
@@ -124,8 +125,7 @@ impl Cell for RowStore {
     ) -> Result<Option<NewCell>, CellError> {
         let answer = self.ask_in_line(session, self.shared.sql.make(name, state)).await?;
         if answer.written == 0 {
-            let opens = session.ask(self.shared.sql.opens()).await?;
-            return match time(&opens, 0, 0) {
+            return match self.opens(session).await? {
                 Some(left) => Err(error::young(session.name(), left)),
                 None => Ok(None),
             };
@@ -160,7 +160,9 @@ impl Cell for RowStore {
             return Ok(WriteAnswer::Changed(None));
         }
         if !write.gone.is_empty() {
-            let remove = self.shared.sql.remove(name, write.gone, session.facts().may_delete);
+            let may_delete = session.may_delete();
+            let those = if may_delete { sql::ANY } else { sql::THERE };
+            let remove = self.shared.sql.remove((name, write.gone), those, may_delete);
             // A place that stays is left out as long as its owner holds or waits, and its release deletes it.
             if let Err(failure) = session.ask(remove).await {
                 tracing::debug!(?failure, "places stay that have moved up");
@@ -221,6 +223,15 @@ impl Cell for RowStore {
         examine(&self.shared, &self.sessions, |session| Locks::new(self.over(session), host, rules)).await
     }
 
+    async fn prepare(&self) -> Result<Duration, BackendError> {
+        let session = self.sessions.get().await?;
+        let prepared = async {
+            session.create().await?;
+            Ok(self.opens(&session).await?.unwrap_or_default())
+        };
+        prepared.await.map_err(|failure| error::settled(session.name(), failure))
+    }
+
     async fn notify(&self, session: &Arc<Session>, hint: Hint) -> Result<(), CellError> {
         let row = hint_row(hint.owner.process(), hint.audience);
         session.ask(self.shared.sql.leave_hint(&row, &hint.owner.to_string())).await.map(|_| ())
@@ -255,7 +266,7 @@ impl PlacesBeside<Arc<Session>> for RowStore {
     ) -> Result<Option<String>, CellError> {
         let sql = &self.shared.sql;
         if let Some(key) = place.key {
-            let is_kept = self.ask_in_line(session, sql.keep(name, key, place.state)).await?.written > 0;
+            let is_kept = self.ask_in_line(session, sql.keep(name, key, place)).await?.written > 0;
             return Ok(is_kept.then(|| key.to_owned()));
         }
         let end = session.ask(sql.end(name, place)).await?;
@@ -267,7 +278,7 @@ impl PlacesBeside<Arc<Session>> for RowStore {
             return Ok(None);
         }
         let last = key(1).and_then(|key| u64::from_str_radix(&key, 16).ok()).unwrap_or(0);
-        let answer = self.ask_in_line(session, sql.stand(name, last, place.state)).await?;
+        let answer = self.ask_in_line(session, sql.stand(name, last, place)).await?;
         if answer.written == 0 {
             return Ok(None);
         }
@@ -287,13 +298,12 @@ impl PlacesBeside<Arc<Session>> for RowStore {
         name: &LockName,
         place: &OldPlace<'_>,
     ) -> Result<bool, CellError> {
-        let sql = &self.shared.sql;
         let mut keys = vec![place.key.to_owned()];
         if place.may_have_another {
             keys.extend(self.own_key(session, name, place.owner).await?);
         }
-        let may_delete = session.facts().may_delete;
-        Ok(self.ask_in_line(session, sql.remove(name, &keys, may_delete)).await?.written > 0)
+        let remove = self.shared.sql.remove((name, &keys), sql::THERE, session.may_delete());
+        Ok(self.ask_in_line(session, remove).await?.written > 0)
     }
 
     async fn all(&self, session: &Arc<Session>, name: &LockName) -> Result<Vec<String>, CellError> {
@@ -316,6 +326,11 @@ impl RowStore {
     /// One that asks all over this connection.
     fn over(&self, session: Arc<Session>) -> Self {
         Self { trial: Some(session), ..self.clone() }
+    }
+
+    /// How long no lock may be made in the table.
+    async fn opens(&self, session: &Session) -> Result<Option<Duration>, CellError> {
+        Ok(time(&session.ask(self.shared.sql.opens()).await?, 0, 0))
     }
 
     /// The key of an owner's place.
@@ -511,10 +526,13 @@ fn overflow(name: &LockName, answer: &Answer, may_begin: bool) -> Overflow {
     let text = |row, column| answer.text(row, column).unwrap_or_default();
     let key =
         |row: &str| row.strip_prefix(name.as_str()).map(|key| key.trim_start_matches(BESIDE).to_owned());
-    let first: Vec<_> = of(3).filter_map(|row| Some((key(&text(row, 0))?, text(row, 1)))).collect();
+    let places = |kind| of(kind).filter_map(move |row| Some((key(&text(row, 0))?, text(row, 1))));
+    let mut first: Vec<_> = places(3).collect();
     let ahead = usize::try_from(answer.number(0, 4).unwrap_or(0)).unwrap_or(usize::MAX);
     // The row of the lock itself has 0 or 1 there.
     let (is_whole, own) = (first.len() < sql::READ, of(2).next().map(|row| text(row, 1)));
+    // No place has their text, so they are deleted with the next write.
+    first.extend(places(4));
     Overflow { first, is_whole, own, ahead, may_begin }
 }
 

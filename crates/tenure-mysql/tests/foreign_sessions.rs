@@ -1,11 +1,13 @@
 //! What the server's `init_connect`, or another client of a pooler, has made of a session: each statement says itself what it relies
 //! on, or is refused by name.
 
+use std::time::Duration;
+
 use mysql_async::prelude::Queryable;
 use tenure_core::{ClaimAnswer, ErrorKind, Outcome, Released, Renewal};
 use tenure_testkit::{
     conformance::player::Player,
-    mysql::{MysqlServer, Pooler},
+    mysql::{MysqlServer, Pooler, Recipe},
 };
 
 use crate::stage::{connect, mysql, player, soon, transactions, until};
@@ -23,8 +25,8 @@ use Fate::{Refused, Served};
 const LEFT: &[(&str, Fate)] = &[
     ("SET autocommit = 0", Refused(ErrorKind::Unsupported, "autocommit is off")),
     ("START TRANSACTION", Refused(ErrorKind::Unsupported, "a transaction is open")),
-    ("SET timestamp = 1000", Refused(ErrorKind::Unsupported, "stopped the clock")),
-    ("SET timestamp = 4000000000.5", Refused(ErrorKind::Unsupported, "stopped the clock")),
+    ("SET timestamp = 1000", Served),
+    ("SET timestamp = 4000000000.5", Served),
     ("SET SESSION TRANSACTION READ ONLY", Refused(ErrorKind::Unavailable, "takes no writes")),
     ("SET sql_select_limit = 0", Served),
     ("SET sql_select_limit = 1", Served),
@@ -71,6 +73,24 @@ async fn what_others_leave_in_a_session_changes_no_lock() {
             }
             be_served(&server, &pooler.url(""), &name, left, *fate).await;
         }
+    }
+}
+
+/// L1: a clock that `SET timestamp` had put less than 5 s ahead was believed, and where `SYSDATE()` is `NOW()` any: a lease that
+/// had expired by it only was granted to another client.
+#[tokio::test]
+async fn a_session_whose_clock_was_set_ends_no_lease() {
+    for setting in ["skip-sysdate-is-now", "sysdate-is-now", "secure-timestamp=YES"] {
+        let server = Recipe::new().set(setting).start();
+        let holder = player(&server.url(""), "one").lasting(Duration::from_secs(4));
+        holder.enter().await;
+        // Refused where no session may have a clock of its own.
+        server.sql("SET GLOBAL init_connect = 'SET timestamp = UNIX_TIMESTAMP() + 4.5'");
+        let late = player(&server.url(""), "one");
+        assert!(
+            !matches!(soon(late.backend.claim(&late.claim)).await, Ok(ClaimAnswer::Granted(_))),
+            "{setting}"
+        );
     }
 }
 

@@ -22,7 +22,7 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime},
     server::ParsedCertificate,
 };
-use tenure_client::{Secret, Socket, StallDetector, tls};
+use tenure_client::{Secret, Slot, Socket, StallDetector, tls};
 use tenure_core::{BackendError, ErrorKind};
 use tokio_postgres::{
     AsyncMessage, CancelToken, Client, Connection, Error, NoTls,
@@ -50,28 +50,41 @@ pub(crate) struct Opened {
 
 /// Connects and logs in. What is sent and heard is told to the detector.
 pub(crate) async fn open(
-    config: &Config,
+    config: &Arc<Config>,
     place: &PgServer,
     stall: Arc<StallDetector>,
+    slot: &Arc<Slot>,
 ) -> Result<Opened, BackendError> {
     check_authorities(config)?;
     let unreachable = |error| error::unreachable(&place.to_string(), error);
     let socket = socket(place, stall).await.map_err(unreachable)?;
     let own_end = socket.own_end();
-    let failed = |error| error::connecting(&place.to_string(), error);
-    let settings = settings(config, place)?;
-    let (client, is_cockroach, driver) = if settings.get_ssl_mode() == SslMode::Disable {
-        let (client, connection) = settings.connect_raw(socket, NoTls).await.map_err(failed)?;
-        (client, is_cockroach(&connection), driver(connection))
-    } else {
-        let (client, connection) =
-            settings.connect_raw(socket, handshake(config, place)?).await.map_err(failed)?;
-        (client, is_cockroach(&connection), driver(connection))
+    let login = {
+        let (config, place) = (config.clone(), place.clone());
+        async move { log_in(&config, &place, socket).await }
     };
+    let ended = || Err(error::ended(&place.to_string()));
+    let (client, is_cockroach, driver) = slot.log_in(login).await.unwrap_or_else(ended)?;
     if is_cockroach {
         return Err(error::refused(&place.to_string(), ErrorKind::Invalid, not_one_writer("CockroachDB")));
     }
     Ok(Opened { client, driver, own_end })
+}
+
+async fn log_in(
+    config: &Config,
+    place: &PgServer,
+    socket: Socket,
+) -> Result<(Client, bool, Driver), BackendError> {
+    let failed = |error| error::connecting(&place.to_string(), error);
+    let settings = settings(config, place)?;
+    if settings.get_ssl_mode() == SslMode::Disable {
+        let (client, connection) = settings.connect_raw(socket, NoTls).await.map_err(failed)?;
+        return Ok((client, is_cockroach(&connection), driver(connection)));
+    }
+    let (client, connection) =
+        settings.connect_raw(socket, handshake(config, place)?).await.map_err(failed)?;
+    Ok((client, is_cockroach(&connection), driver(connection)))
 }
 
 /// Asks the server to stop what a connection does.

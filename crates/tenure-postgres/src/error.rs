@@ -105,6 +105,11 @@ pub(crate) fn occupied(place: &str) -> BackendError {
     refused(place, Unavailable, message)
 }
 
+/// The task that logged in was ended with its runtime.
+pub(crate) fn ended(place: &str) -> BackendError {
+    refused(place, Unavailable, "the runtime in which the login was under way has ended")
+}
+
 /// It did not open in time: nothing was asked.
 pub(crate) fn not_opened(place: &str, patience: std::time::Duration) -> BackendError {
     let message = format!(
@@ -203,7 +208,9 @@ fn ends_connection(db: &DbError) -> bool {
 /// and 58, with 57P01 to 57P05, XX000, or its own.
 fn is_certain(code: &str) -> bool {
     let class = code.get(..2).unwrap_or_default();
-    CERTAIN.contains(&class) && !code.starts_with("57P0") || matches!(code, "58P01" | "58P02" | "58030")
+    // 40003 says that it does not know.
+    let is_known = !code.starts_with("57P0") && code != "40003";
+    CERTAIN.contains(&class) && is_known || matches!(code, "58P01" | "58P02" | "58030")
 }
 
 /// The classes of errors of a statement, which PostgreSQL rolls back.

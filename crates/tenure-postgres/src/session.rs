@@ -205,7 +205,7 @@ impl PgSession {
         slot: Arc<Slot>,
     ) -> Result<Self, BackendError> {
         let ConnectTarget { config, place } = &at;
-        let Opened { client, driver, own_end } = connect::open(config, place, stall.clone()).await?;
+        let Opened { client, driver, own_end } = connect::open(config, place, stall.clone(), &slot).await?;
         let fate = Arc::<SessionEnd>::default();
         // An opening that is given up is ended: its first question may wait in a pooler.
         let owner = Owner(fate.clone());

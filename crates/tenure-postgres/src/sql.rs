@@ -5,6 +5,8 @@ use tenure_cas::{OPENS, OPENS_AFTER, Patience};
 
 /// How many of the tail are read with the row: some may be dead, and readers move up together.
 pub(crate) const READ: usize = 16;
+/// Among how many of the first places emptied ones are looked for. They were the first, so all of them are found in time.
+const EMPTIED: usize = 64;
 
 /// The statements for one table.
 #[derive(Debug)]
@@ -14,7 +16,7 @@ pub(crate) struct Sql {
     pub(crate) read: String,
     /// The same with the first places behind its queue. In: and up to which name of a row of the tail is
     /// counted. Out: and names and states of the first rows of the tail, the state of the one that was named,
-    /// how many there are before it.
+    /// how many there are before it, and names of emptied rows of the tail, if they may be deleted.
     pub(crate) read_with_tail: String,
     /// The same of many. In: names. Out: name, version, state, time.
     pub(crate) read_many: String,
@@ -37,7 +39,7 @@ pub(crate) struct Sql {
     /// Puts a place into the text of a lock, whatever that is, behind the transaction that has the row
     /// locked, for 50 ms; that is set for this transaction and leaves nothing behind. In: name, owner, place,
     /// how the text begins where there is no room or with the last place, what is in the text once for each
-    /// place, how many there may be, until. Out: version, state, time, and whether the row is what was
+    /// place, how many there may be, from, until. Out: version, state, time, and whether the row is what was
     /// written; no row: it was not put there.
     pub(crate) enqueue: String,
     /// Of places behind the queue.
@@ -61,11 +63,11 @@ pub(crate) struct Sql {
 #[derive(Debug)]
 pub(crate) struct TailSql {
     /// Puts a place at the end of the tail. In: name, owner, state, whether it may be there, how the state of
-    /// the lock must begin. Out: the name of its row, and whether that is what was written; no row: it was
+    /// the lock must begin, from, until. Out: the name of its row, and whether that is what was written; no row: it was
     /// not put there.
     pub(crate) stand: String,
-    /// Writes a place of the tail anew. In: name of the row, state. Out: whether it is what was written; no
-    /// row: it is not there.
+    /// Writes a place of the tail anew. In: name of the row, state, from, until. Out: whether it is what was written; no
+    /// row: it is not there, or was emptied.
     pub(crate) keep: String,
     /// Takes a place of the tail away. In: name, owner, name of the row, whether it may have another name.
     /// Out: a row for each.
@@ -152,12 +154,13 @@ impl TailSql {
                 "WITH known AS (SELECT name FROM {table} WHERE $4 AND {tail} AND strpos(state, $2) > 0 LIMIT 1), \
                  made AS (INSERT INTO {table} (name, version, busy, used, state) \
                  SELECT $1 || chr(1) || lpad(to_hex(txid_current()), 16, '0'), 1, false, clock_timestamp(), $3 \
-                 WHERE NOT EXISTS (SELECT FROM known) \
+                 WHERE NOT EXISTS (SELECT FROM known) AND clock_timestamp() BETWEEN $6 AND $7 \
                  AND EXISTS (SELECT FROM {table} WHERE name = $1 AND starts_with(state, $5)) ON CONFLICT (name) DO NOTHING RETURNING name, state = $3 AS is_ours) \
                  SELECT name::text, true FROM known UNION ALL SELECT name::text, is_ours FROM made"
             ),
             keep: format!(
-                "UPDATE {table} SET used = clock_timestamp(), state = $2 WHERE name = $1 RETURNING state = $2"
+                "UPDATE {table} SET used = clock_timestamp(), state = $2 WHERE name = $1 AND state <> '' \
+                 AND clock_timestamp() BETWEEN $3 AND $4 RETURNING state = $2"
             ),
             withdraw: format!(
                 "{remove} WHERE state <> '' AND (name = $3 OR $4 AND {tail} AND strpos(state, $2) > 0) RETURNING 1"
@@ -180,6 +183,7 @@ impl Sql {
             true => format!("DELETE FROM {table}"),
             false => format!("UPDATE {table} SET state = ''"),
         };
+        let emptied = if may_delete { EMPTIED } else { 0 };
         let places = (&*tail, &*remove);
         Self {
             read: format!(
@@ -188,10 +192,12 @@ impl Sql {
             ),
             read_with_tail: format!(
                 "SELECT t.version, t.state, clock_timestamp(), tail.names, tail.states, own.state, \
-                 (SELECT count(*) FROM {table} WHERE {behind} < $2 AND state <> '') \
+                 (SELECT count(*) FROM {table} WHERE {behind} < $2 AND state <> ''), emptied.names \
                  FROM (VALUES (0)) AS one LEFT JOIN {table} AS t ON t.name = $1 LEFT JOIN {table} AS own ON own.name = $2 \
                  CROSS JOIN (SELECT array_agg(f.name::text) AS names, array_agg(f.state::text) AS states FROM \
-                 (SELECT name, state FROM {table} WHERE {tail} ORDER BY name COLLATE \"C\" LIMIT {READ}) AS f) AS tail"
+                 (SELECT name, state FROM {table} WHERE {tail} ORDER BY name COLLATE \"C\" LIMIT {READ}) AS f) AS tail \
+                 CROSS JOIN (SELECT array_agg(f.name::text) AS names FROM (SELECT name, state FROM {table} \
+                 WHERE {behind} < $1 || chr(2) ORDER BY name COLLATE \"C\" LIMIT {emptied}) AS f WHERE f.state = '') AS emptied"
             ),
             read_many: format!(
                 "SELECT name, version, state, clock_timestamp() FROM {table} WHERE name = ANY($1)"
@@ -282,7 +288,7 @@ fn enqueue(table: &str, awaiting: Awaiting) -> String {
          f AS (SELECT t.name, t.version + 1 AS version, \
          CASE WHEN {there} + 1 < $6 THEN left(t.state, 1) ELSE $4 END || $3 || substr(t.state, 2) AS state \
          FROM {table} AS t, w WHERE t.name = $1 AND NOT starts_with(t.state, $4) AND strpos(t.state, $2) = 0 \
-         AND {there} < $6 AND clock_timestamp() <= $7 AND w.said <> '' \
+         AND {there} < $6 AND clock_timestamp() BETWEEN $7 AND $8 AND w.said <> '' \
          FOR NO KEY UPDATE OF t) \
          UPDATE {table} AS t SET version = f.version, busy = true, used = clock_timestamp(), state = f.state \
          FROM f WHERE t.name = f.name RETURNING t.version, t.state, clock_timestamp(), \

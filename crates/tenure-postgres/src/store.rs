@@ -140,14 +140,15 @@ impl Cell for RowStore {
     ) -> Result<Option<CellReading>, CellError> {
         self.must_take_writes(session).await?;
         let most = i64::try_from(place.most).unwrap_or(i64::MAX);
-        let (_, until) = window((Duration::ZERO, place.until));
-        let arguments: [Argument<'_>; 7] = [
+        let (from, until) = window(place.within);
+        let arguments: [Argument<'_>; 8] = [
             (&name.as_str(), Type::TEXT),
             (&place.owner.to_string(), Type::TEXT),
             (&place.state, Type::TEXT),
             (&place.long, Type::TEXT),
             (&place.each, Type::TEXT),
             (&most, Type::INT8),
+            (&from, Type::TIMESTAMPTZ),
             (&until, Type::TIMESTAMPTZ),
         ];
         let rows = session.write(&session.sql().enqueue, &arguments).await?;
@@ -164,13 +165,15 @@ impl Cell for RowStore {
         self.must_take_writes(session).await?;
         let names: Vec<&str> = writes.iter().map(|(name, _)| name.as_str()).collect();
         // None is no write.
-        let Some((_, CellWrite { within, .. })) = writes.first() else { return Ok(answers) };
+        let times = || writes.iter().map(|(_, write)| write.within);
+        let (from, until) = (times().map(|(from, _)| from).max(), times().map(|(_, until)| until).min());
+        let Some(within) = from.zip(until) else { return Ok(answers) };
         let on = || writes.iter().map(|(_, write)| write.on);
         let versions: Vec<i64> = on().map(|(version, _)| version).collect();
         let before: Vec<&str> = on().map(|(_, before)| before).collect();
         let busy: Vec<bool> = writes.iter().map(|(_, write)| write.is_busy).collect();
         let states: Vec<&str> = writes.iter().map(|(_, write)| write.state).collect();
-        let (from, until) = window(*within);
+        let (from, until) = window(within);
         let arguments: [Argument<'_>; 7] = [
             (&names, Type::TEXT_ARRAY),
             (&versions, Type::INT8_ARRAY),
@@ -212,6 +215,15 @@ impl Cell for RowStore {
         examine(&self.sessions, self.hint_sessions(), over).await
     }
 
+    async fn prepare(&self) -> Result<Duration, BackendError> {
+        let session = self.sessions.session().await?;
+        let prepared = async {
+            session.create().await?;
+            Ok(opens(&session).await?.unwrap_or_default())
+        };
+        prepared.await.map_err(|failure| error::settled(session.name(), failure))
+    }
+
     async fn notify(&self, session: &Arc<PgSession>, hint: Hint) -> Result<(), CellError> {
         let (channel, text) = (channel(hint.owner.process()), payload(&hint));
         let arguments: [Argument<'_>; 2] = [(&channel, Type::TEXT), (&text, Type::TEXT)];
@@ -241,19 +253,26 @@ impl PlacesBeside<Arc<PgSession>> for RowStore {
         place: &NewPlace<'_>,
     ) -> Result<Option<String>, CellError> {
         self.must_take_writes(session).await?;
-        let sql = session.sql();
+        let (sql, (from, until)) = (session.sql(), window(place.within));
         if let Some(key) = place.key {
-            let arguments: [Argument<'_>; 2] = [(&key, Type::TEXT), (&place.state, Type::TEXT)];
+            let arguments: [Argument<'_>; 4] = [
+                (&key, Type::TEXT),
+                (&place.state, Type::TEXT),
+                (&from, Type::TIMESTAMPTZ),
+                (&until, Type::TIMESTAMPTZ),
+            ];
             let kept = session.write(&sql.tail.keep, &arguments).await?;
             must_be_ours(session, kept.first(), 0)?;
             return Ok((!kept.is_empty()).then(|| key.to_owned()));
         }
-        let arguments: [Argument<'_>; 5] = [
+        let arguments: [Argument<'_>; 7] = [
             (&name.as_str(), Type::TEXT),
             (&place.owner.to_string(), Type::TEXT),
             (&place.state, Type::TEXT),
             (&place.may_be_there, Type::BOOL),
             (&place.behind, Type::TEXT),
+            (&from, Type::TIMESTAMPTZ),
+            (&until, Type::TIMESTAMPTZ),
         ];
         let rows = session.write(&sql.tail.stand, &arguments).await?;
         must_be_ours(session, rows.first(), 1)?;
@@ -377,12 +396,10 @@ impl RowStore {
             let (version, WrittenCell { at, is_ours }) = (session.column(row, 0)?, stored(session, row, 1)?);
             Ok(NewCell { version, at, is_ours })
         };
-        if rows.is_empty() {
-            let opens = session.ask(&session.sql().opens, &[]).await?;
-            let left = opens.first().map(|row| session.column::<i64>(row, 0)).transpose()?;
-            if let Some(left) = left.and_then(|left| u64::try_from(left).ok()) {
-                return Err(error::young(session.name(), Duration::from_micros(left)));
-            }
+        if rows.is_empty()
+            && let Some(left) = opens(session).await?
+        {
+            return Err(error::young(session.name(), left));
         }
         rows.first().map(made).transpose()
     }
@@ -477,13 +494,23 @@ fn reading(session: &PgSession, row: &Row, at: usize) -> Result<CellReading, Cel
     Ok(CellReading { version, state, now: session.time(row, at + 2)?, overflow: None })
 }
 
-/// From the columns names, states, own state and number before it.
+/// How long no lock may be made in the table.
+async fn opens(session: &PgSession) -> Result<Option<Duration>, CellError> {
+    let opens = session.ask(&session.sql().opens, &[]).await?;
+    let left = opens.first().map(|row| session.column::<i64>(row, 0)).transpose()?;
+    Ok(left.and_then(|left| u64::try_from(left).ok()).map(Duration::from_micros))
+}
+
+/// From the columns names, states, own state, number before it and names of emptied ones.
 fn overflow(session: &PgSession, row: &Row, at: usize) -> Result<Overflow, CellError> {
     let (keys, states): (Option<Vec<String>>, Option<Vec<String>>) =
         (session.column(row, at)?, session.column(row, at + 1)?);
-    let first: Vec<_> = keys.unwrap_or_default().into_iter().zip(states.unwrap_or_default()).collect();
+    let mut first: Vec<_> = keys.unwrap_or_default().into_iter().zip(states.unwrap_or_default()).collect();
     let ahead = usize::try_from(session.column::<i64>(row, at + 3)?).unwrap_or(usize::MAX);
     let (is_whole, own) = (first.len() < READ, session.column(row, at + 2)?);
+    let emptied: Option<Vec<String>> = session.column(row, at + 4)?;
+    // No place has their text, so they are deleted with the next write.
+    first.extend(emptied.unwrap_or_default().into_iter().map(|key| (key, String::new())));
     Ok(Overflow { first, is_whole, own, ahead, may_begin: true })
 }
 

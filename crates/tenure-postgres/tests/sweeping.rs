@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use tenure_testkit::{clock::Clock, conformance::player::Player, postgres::Recipe};
+use tenure_testkit::{
+    clock::Clock,
+    conformance::player::Player,
+    postgres::{PostgresServer, Recipe},
+};
 
 use crate::stage::{player, postgres, until};
 
@@ -41,4 +45,23 @@ async fn rows_that_were_free_for_a_day_are_deleted_and_tokens_go_on() {
 
 async fn player_of(backend: &tenure_core::BackendHandle, count: usize) {
     Player::new(backend.clone(), &format!("new/{count}")).enter().await;
+}
+
+/// Roles without `DELETE` empty their rows. Those of a name that is always in use were deleted by no other role.
+#[tokio::test]
+async fn emptied_places_are_deleted_by_the_next_role_that_may() {
+    let server = PostgresServer::start();
+    let holder = player(&server.url(""), "one");
+    holder.enter().await;
+    server.psql(
+        "INSERT INTO tenure_lock (name, version, busy, used, state) \
+         SELECT 'one' || chr(1) || lpad(n::text, 16, '0'), 1, false, now(), '' FROM generate_series(1, 200) AS n",
+    );
+    until("they are deleted", async || {
+        let waiter = player(&server.url(""), "one");
+        waiter.queue_behind(0).await;
+        waiter.leave().await;
+        server.psql("SELECT count(*) FROM tenure_lock") == "1"
+    })
+    .await;
 }

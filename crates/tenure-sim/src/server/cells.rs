@@ -22,9 +22,25 @@ pub(crate) enum Ask {
     Make(LockName, String),
     Write(Vec<(LockName, WriteAsk)>),
     Enqueue(LockName, EnqueueAsk),
-    Append { name: LockName, owner: OwnerId, state: String, may_be_there: bool, behind: String },
-    Keep { key: String, state: String },
-    Remove { name: LockName, owner: OwnerId, key: String, may_have_another: bool },
+    Append {
+        name: LockName,
+        owner: OwnerId,
+        state: String,
+        may_be_there: bool,
+        behind: String,
+        within: (Duration, Duration),
+    },
+    Keep {
+        key: String,
+        state: String,
+        within: (Duration, Duration),
+    },
+    Remove {
+        name: LockName,
+        owner: OwnerId,
+        key: String,
+        may_have_another: bool,
+    },
 }
 
 /// A write on its way.
@@ -48,7 +64,7 @@ pub(crate) struct EnqueueAsk {
     long: String,
     each: String,
     most: usize,
-    until: Duration,
+    within: (Duration, Duration),
 }
 
 /// What it answers.
@@ -109,13 +125,13 @@ impl WriteAsk {
 
 impl EnqueueAsk {
     pub(crate) fn of(place: &Newcomer<'_>) -> Self {
-        let Newcomer { owner, state, long, each, most, until } = *place;
-        Self { owner, state: state.to_owned(), long: long.to_owned(), each: each.to_owned(), most, until }
+        let Newcomer { owner, state, long, each, most, within } = *place;
+        Self { owner, state: state.to_owned(), long: long.to_owned(), each: each.to_owned(), most, within }
     }
 
     fn newcomer(&self) -> Newcomer<'_> {
-        let Self { owner, state, long, each, most, until } = self;
-        Newcomer { owner: *owner, state, long, each, most: *most, until: *until }
+        let Self { owner, state, long, each, most, within } = self;
+        Newcomer { owner: *owner, state, long, each, most: *most, within: *within }
     }
 }
 
@@ -181,16 +197,19 @@ impl Node {
                 Told::Written(writes.iter().map(|(name, write)| (name, write)).map(write).collect())
             }
             Ask::Enqueue(name, place) => self.enqueue((now, clock), from, (name, place), effects),
-            Ask::Append { name, owner, state, may_be_there, behind } => {
-                let place = NewPlace { key: None, owner: *owner, state, may_be_there: *may_be_there, behind };
-                let key = self.data.cells.append(name, &place);
+            Ask::Append { name, owner, state, may_be_there, behind, within } => {
+                let (owner, may_be_there, within) = (*owner, *may_be_there, *within);
+                let place = NewPlace { key: None, owner, state, may_be_there, behind, within };
+                let key = self.data.cells.append(name, &place, clock);
                 if key.is_some() {
-                    self.strangers.homes.entry(*owner).or_insert(from);
-                    self.note(name, *owner, Served::Queued { has_turn: true }, effects);
+                    self.strangers.homes.entry(owner).or_insert(from);
+                    self.note(name, owner, Served::Queued { has_turn: true }, effects);
                 }
                 Told::Appended(key)
             }
-            Ask::Keep { key, state } => Told::Done(self.data.cells.keep(key, state)),
+            Ask::Keep { key, state, within } => {
+                Told::Done(self.data.cells.keep((key, state), *within, clock))
+            }
             Ask::Remove { name, owner, key, may_have_another } => {
                 let place = OldPlace { owner: *owner, key, may_have_another: *may_have_another };
                 let was_there = self.data.cells.remove(name, &place);

@@ -101,7 +101,8 @@ impl Cells {
         let kept = self.cells.get_mut(name)?;
         let there = kept.state.matches(place.each).count();
         let is_known = kept.state.contains(&place.owner.to_string());
-        if kept.state.starts_with(place.long) || is_known || there >= place.most || now > place.until {
+        let is_in_time = is_within(place.within, now);
+        if kept.state.starts_with(place.long) || is_known || there >= place.most || !is_in_time {
             return None;
         }
         let (first, rest) = kept.state.split_at(1);
@@ -112,8 +113,9 @@ impl Cells {
         Some(CellReading { version: kept.version, state: kept.state.clone(), now, overflow: None })
     }
 
-    /// Puts a place at the end, unless it is there and may be; answers its key. None: the cell does not begin as it must.
-    pub fn append(&mut self, name: &LockName, place: &NewPlace<'_>) -> Option<String> {
+    /// Puts a place at the end, unless it is there and may be; answers its key. None: the cell does not begin as it must, or
+    /// the clock is another one.
+    pub fn append(&mut self, name: &LockName, place: &NewPlace<'_>, now: Duration) -> Option<String> {
         let is_behind = self.state(name).starts_with(place.behind);
         let places = self.places.entry(name.clone()).or_default();
         let owner = place.owner.to_string();
@@ -121,7 +123,7 @@ impl Cells {
         if let Some((key, _)) = known {
             return Some(key.clone());
         }
-        if !is_behind {
+        if !is_behind || !is_within(place.within, now) {
             return None;
         }
         self.last += 1;
@@ -130,8 +132,11 @@ impl Cells {
         Some(key)
     }
 
-    /// Writes a place anew; false if it is not there.
-    pub fn keep(&mut self, key: &str, state: &str) -> bool {
+    /// Writes a place anew; false if it is not there, or the clock is another one.
+    pub fn keep(&mut self, (key, state): (&str, &str), within: (Duration, Duration), now: Duration) -> bool {
+        if !is_within(within, now) {
+            return false;
+        }
         let places = self.places.values_mut().find_map(|places| places.get_mut(key));
         places.map(|place| *place = state.to_owned()).is_some()
     }
@@ -158,4 +163,9 @@ impl Cells {
         };
         busy.map(list).collect()
     }
+}
+
+/// Whether a clock is between two times.
+fn is_within((from, until): (Duration, Duration), now: Duration) -> bool {
+    (from..=until).contains(&now)
 }
