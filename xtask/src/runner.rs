@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Most tests sleep: so many share a processor. Of those that need one, few run at a time (`.config/nextest.toml`).
-const PER_PROCESSOR: usize = 6;
+const PER_PROCESSOR: usize = 4;
 
 /// How the tests are run.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ mod tests {
         let some = Options::parse(&["--one-core", "--times", "30", "test(pooler)"]).unwrap();
         let some = words(&some, true);
         assert!(some.contains("taskset --cpu-list 0"), "{some}");
-        assert!(some.ends_with("--test-threads 6 --stress-count 30 -E test(pooler)"), "{some}");
+        assert!(some.ends_with("--test-threads 4 --stress-count 30 -E test(pooler)"), "{some}");
     }
 
     #[test]
