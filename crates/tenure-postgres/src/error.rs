@@ -111,7 +111,7 @@ pub(crate) fn ended(place: &str) -> BackendError {
 }
 
 /// It did not open in time: nothing was asked.
-pub(crate) fn not_opened(place: &str, patience: std::time::Duration) -> BackendError {
+pub(crate) fn not_opened(place: &str, patience: Duration) -> BackendError {
     let message = format!(
         "the PostgreSQL server does not answer: no answer to a connection came within {patience:?} (connect_timeout=)"
     );

@@ -68,7 +68,7 @@ impl EnsembleFacts {
     }
 }
 
-const CHECKS: [Check<EnsembleFacts>; 6] = [
+const CHECKS: [Check<EnsembleFacts>; 7] = [
     Check::new("tick", |ensemble| {
         let largest = ensemble.servers.iter().filter_map(|server| server.tick).max();
         let ours = ensemble.config.tick;
