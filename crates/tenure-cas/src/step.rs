@@ -841,6 +841,8 @@ impl<C: Cell> Drop for WriteInFlight<'_, C> {
     fn drop(&mut self) {
         if !self.is_settled {
             self.locks.shared.memory.add_unacknowledged(self.name, self.version);
+            // What it may have changed is no base for a guess.
+            self.locks.shared.memory.forget(self.name);
             self.locks.deliver(&self.hints);
         }
     }

@@ -73,6 +73,7 @@ async fn a_lease_ends_by_the_clock_of_the_server_alone() {
 #[tokio::test]
 async fn a_server_that_takes_no_writes_is_told_from_one_that_does() {
     let (bad, good) = (Recipe::new().set("read-only=1").start(), MysqlServer::start());
+    bad.sql("DROP TABLE tenure_lock");
     refused_as(&bad.url(""), UNAVAILABLE, "this MySQL server takes no writes").await;
     assert_eq!(bad.sql("SHOW TABLES"), "", "no table was made");
     finding(&mysql(&bad.url("")), Severity::Problem, "read_only is on: nothing can be locked").await;

@@ -33,6 +33,7 @@ async fn through_a_pooler_one_holds_at_a_time_and_nothing_is_left_behind() {
 #[tokio::test]
 async fn a_server_without_autocommit_is_refused_by_name_until_it_is_mended() {
     let server = Recipe::new().set("autocommit=0").start();
+    server.sql("DROP TABLE tenure_lock");
     let backend = mysql(&server.url(""));
     refused_as(&server.url(""), ErrorKind::Unsupported, "autocommit is off").await;
     let a = Player::new(backend.clone(), "one");
@@ -42,6 +43,7 @@ async fn a_server_without_autocommit_is_refused_by_name_until_it_is_mended() {
     assert_eq!(server.sql("SHOW TABLES"), "", "no table was made");
     assert_eq!(transactions(&server), 0);
     server.sql("SET GLOBAL autocommit = 1");
+    tenure_testkit::mysql::make_table(&server.address(), "tenure_lock");
     a.enter().await;
 }
 

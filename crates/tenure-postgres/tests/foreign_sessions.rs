@@ -117,11 +117,14 @@ async fn what_another_client_leaves_in_a_session_changes_no_lock() {
 #[tokio::test]
 async fn a_table_is_made_where_the_login_of_the_role_says() {
     let server = PostgresServer::start();
+    server.psql("DROP TABLE tenure_lock");
     server.psql("CREATE SCHEMA elsewhere; GRANT ALL ON SCHEMA elsewhere TO tenure; CREATE SCHEMA home; GRANT ALL ON SCHEMA home TO tenure");
     server.psql("ALTER ROLE tenure SET search_path = nowhere, home, public");
     let (pooler, other) = pooled(&server).await;
     other.batch_execute("SET search_path = elsewhere").await.unwrap();
-    stage::enter_in_time(&player(&pooler.url("?listen=off"), "one")).await;
+    let maker = player(&pooler.url("?listen=off"), "one");
+    let error = soon(maker.backend.claim(&maker.claim)).await.unwrap_err();
+    assert!(error.to_string().contains("has made the table"), "{error}");
     let made = "SELECT relnamespace::regnamespace, relowner::regrole, reltablespace FROM pg_class WHERE relname = 'tenure_lock'";
     assert_eq!(server.psql(made), "home|tenure|0");
 }

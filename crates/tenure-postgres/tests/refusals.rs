@@ -70,7 +70,7 @@ async fn without_a_server_nothing_is_reached() {
 #[tokio::test]
 async fn a_server_that_takes_no_writes_is_told_from_one_that_does() {
     let server = PostgresServer::start();
-    server.psql("ALTER ROLE tenure SET default_transaction_read_only = on");
+    server.psql("DROP TABLE tenure_lock; ALTER ROLE tenure SET default_transaction_read_only = on");
     refused_as(&server.url(""), ErrorKind::Unavailable, "default_transaction_read_only is on").await;
     assert_eq!(server.psql("SELECT to_regclass('tenure_lock') IS NULL"), "t", "no table was made");
     let findings = postgres(&server.url("")).diagnose().await.unwrap();
