@@ -324,7 +324,7 @@ pub(crate) struct Break {
 #[derive(Args, Debug)]
 #[command(after_help = DOCTOR_HELP)]
 pub(crate) struct Doctor {
-    /// Make this URL's settings (guard, max_ttl) the store's, after all old leases have expired
+    /// Make this URL's settings (guard, max_ttl) the store's, or its table, after all old leases have expired
     #[arg(long)]
     pub(crate) adopt: bool,
     /// With --adopt, for a larger max_ttl: you say that no client with the smaller one runs or will be started

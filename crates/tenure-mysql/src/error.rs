@@ -144,6 +144,14 @@ pub(crate) fn silent(place: &str, connect_timeout: Duration) -> BackendError {
     refused(place, Unavailable, message)
 }
 
+/// Each of two servers would grant the same lock.
+pub(crate) fn rivals(place: &str, rival: &str) -> BackendError {
+    let message = format!(
+        "{rival}, which the URL names as well, takes writes too: set read_only = 1 on all but the primary, or name one server"
+    );
+    refused(place, Unsupported, message)
+}
+
 /// The server still has the connection before this one, and has not answered what was asked over it.
 pub(crate) fn occupied(place: &str) -> BackendError {
     let message =

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use mysql_async::{
     ClientIdentity, Conn, DriverError, Error, IoError, Opts, OptsBuilder, SslOpts, consts::StatusFlags,
     prelude::Queryable,
@@ -62,8 +63,11 @@ impl Shared {
         let mut last = None;
         for server in servers {
             match self.open_one(&server, slot.clone()).await {
-                Ok(session) => match session.facts().read_only().filter(|_| is_choosy) {
-                    None => return Ok(session),
+                Ok(mut session) => match session.facts().read_only().filter(|_| is_choosy) {
+                    None => {
+                        session.rival = self.rival(&server, &session.facts()).await;
+                        return Ok(session);
+                    }
                     Some(variable) => {
                         let message = format!("this MySQL server takes no writes: {variable} is on");
                         last = Some(error::refused(session.name(), ErrorKind::Unavailable, message));
@@ -84,16 +88,34 @@ impl Shared {
         }
     }
 
+    /// Another server of the URL that takes writes as well, if it says so soon: one that hangs delays no fail-over.
+    async fn rival(self: &Arc<Self>, server: &Server, facts: &ServerFacts) -> Option<String> {
+        let others = self.config.servers().into_iter().filter(|other| other != server);
+        let others: Vec<Server> = others.collect();
+        if others.is_empty() {
+            return None;
+        }
+        let over = self.host.sleep_until(self.host.now() + SOON);
+        let writers = tokio::select! {
+            biased;
+            writers = self.writers_of(others) => writers,
+            () = over => return None,
+        };
+        writers.into_iter().find(|(_, identity)| *identity != facts.identity()).map(|(name, _)| name)
+    }
+
     /// The servers that take writes, each with its name and what tells it from others; one that cannot be reached is left out.
     pub(crate) async fn writers(self: &Arc<Self>) -> Vec<(String, String)> {
-        let mut writers = Vec::new();
-        for server in self.config.servers() {
+        self.writers_of(self.config.servers()).await
+    }
+
+    async fn writers_of(self: &Arc<Self>, servers: Vec<Server>) -> Vec<(String, String)> {
+        let asked = servers.into_iter().map(async |server| {
             let slot = Arc::new(Slot::alone(self.host.clone()));
-            let opened = self.open_one(&server, slot).await.ok();
-            let facts = opened.map(|session| session.facts()).filter(|facts| facts.read_only().is_none());
-            writers.extend(facts.map(|facts| (server.shown(), facts.identity())));
-        }
-        writers
+            let facts = self.open_one(&server, slot).await.ok()?.facts();
+            facts.read_only().is_none().then(|| (server.shown(), facts.identity()))
+        });
+        join_all(asked).await.into_iter().flatten().collect()
     }
 }
 
@@ -112,6 +134,8 @@ pub(crate) struct Session {
     pub(crate) is_checked: AtomicBool,
     /// A lock is tried over it, in a transaction.
     is_trial: AtomicBool,
+    /// Another server of the URL took writes as well when it was opened.
+    rival: Option<String>,
 }
 
 struct Request {
@@ -134,7 +158,8 @@ impl Session {
         shared.host.spawn(Box::pin(driver.drive(shared.host.clone())));
         let facts = Mutex::new(ServerFacts::read(&Answer::default(), &Answer::default()));
         let (is_checked, is_trial) = (AtomicBool::new(false), AtomicBool::new(false));
-        let session = Self { shared, name, requests, facts, stall, end, is_checked, is_trial };
+        let rival = None;
+        let session = Self { shared, name, requests, facts, stall, end, is_checked, is_trial, rival };
         if is_mysql {
             // Where a pooler drops it, a statement waits longer for a lock.
             let _ = session.ask(SESSION.into()).await;
@@ -151,6 +176,16 @@ impl Session {
 
     pub(crate) fn facts(&self) -> ServerFacts {
         locked(&self.facts).clone()
+    }
+
+    /// # Errors
+    /// If locks must not be acquired over it.
+    pub(crate) fn must_be_ours(&self) -> Result<(), BackendError> {
+        let one_writer = self.shared.config.one_writer;
+        match &self.rival {
+            Some(rival) if !one_writer => Err(error::rivals(&self.name, rival)),
+            _ => self.facts().must_be_ours(&self.name, one_writer),
+        }
     }
 
     /// This user may delete rows.
@@ -195,8 +230,7 @@ impl Session {
             tracing::warn!(table = self.shared.config.quoted_table(), wait = ?OPENS_AFTER, "made the table of the locks");
             self.look().await?;
         }
-        let one_writer = self.shared.config.one_writer;
-        self.facts().must_be_ours(&self.name, one_writer).map_err(CellError::Refused)
+        self.must_be_ours().map_err(CellError::Refused)
     }
 
     /// Runs one statement, which is a transaction of its own.
@@ -464,6 +498,8 @@ fn trust(config: &Config, mode: TlsMode) -> Result<SslOpts, BackendError> {
 
 /// How long nothing may be answered before others get a connection of their own.
 const STUCK: Duration = Duration::from_millis(500);
+/// How long other servers of the URL have to say that they take writes, too.
+const SOON: Duration = Duration::from_millis(300);
 /// How long an answer is waited for over a connection that was left.
 const HOPELESS: Duration = Duration::from_secs(2);
 /// How long the last word to a server may take.

@@ -66,12 +66,11 @@ impl Cell for RowStore {
             Some(session) => session.clone(),
             None => self.sessions.get().await?,
         };
-        let judged = |over: &Session| over.facts().must_be_ours(over.name(), self.shared.config.one_writer);
-        if purpose != ConnectionPurpose::Keep && self.trial.is_none() && judged(&over).is_err() {
+        if purpose != ConnectionPurpose::Keep && self.trial.is_none() && over.must_be_ours().is_err() {
             // It may have been mended since this one looked.
             over.leave();
             over = self.sessions.get().await?;
-            judged(&over)?;
+            over.must_be_ours()?;
         }
         Ok(Connected { over, is_notified: false })
     }

@@ -98,13 +98,15 @@ async fn a_server_that_takes_no_writes_is_told_from_one_that_does() {
 
 /// Each process would use the one that it reaches first.
 #[tokio::test]
-async fn two_servers_of_one_url_that_both_take_writes_are_a_finding() {
+async fn two_servers_of_one_url_that_both_take_writes_are_refused_and_found() {
     let (one, other) = (MysqlServer::start(), MysqlServer::start());
     let url = format!("mysql://tenure@{},{}/tenure", one.address(), other.address());
     finding(&mysql(&url), Severity::Problem, "are two servers, and both take writes").await;
+    refused_as(&url, ErrorKind::Unsupported, "takes writes too").await;
     let twice = format!("mysql://tenure@{0},{0}/tenure", one.address());
     let findings = mysql(&twice).diagnose().await.unwrap();
     assert!(findings.iter().all(|it| !it.what.contains("two servers")), "{findings:?}");
+    player(&twice, "one").enter().await;
 }
 
 /// A replica is refused until it is promoted; what it has copied is held there, and tokens go on.
