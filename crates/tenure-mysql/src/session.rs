@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::join_all;
 use mysql_async::{
     ClientIdentity, Conn, DriverError, Error, IoError, Opts, OptsBuilder, SslOpts, consts::StatusFlags,
     prelude::Queryable,
@@ -110,12 +109,14 @@ impl Shared {
     }
 
     async fn writers_of(self: &Arc<Self>, servers: Vec<Server>) -> Vec<(String, String)> {
-        let asked = servers.into_iter().map(async |server| {
+        let mut writers = Vec::new();
+        for server in servers {
             let slot = Arc::new(Slot::alone(self.host.clone()));
-            let facts = self.open_one(&server, slot).await.ok()?.facts();
-            facts.read_only().is_none().then(|| (server.shown(), facts.identity()))
-        });
-        join_all(asked).await.into_iter().flatten().collect()
+            let opened = self.open_one(&server, slot).await.ok();
+            let facts = opened.map(|session| session.facts()).filter(|facts| facts.read_only().is_none());
+            writers.extend(facts.map(|facts| (server.shown(), facts.identity())));
+        }
+        writers
     }
 }
 

@@ -173,7 +173,7 @@ async fn what_is_swallowed_is_no_grant_and_is_told() {
         let server = PostgresServer::start();
         // What the template has counts as the system's, which no policy hides.
         server.psql("DROP TABLE tenure_lock");
-        make_table(server.address(), "tenure_lock");
+        make_table(&server.address(), "tenure_lock");
         let a = player(&server.url(""), "one");
         a.enter().await;
         a.leave().await;
