@@ -150,10 +150,21 @@ impl<N: QuorumNode> Quorum<N> {
         let sender = locked(&member.state.releases).add(pending);
         if let Some(sender) = sender {
             let host = self.host.clone();
-            self.host.spawn(Box::pin(async move {
-                member.send_releases(&*host).await;
-                drop(sender);
-            }));
+            // On a thread of its own, with its own connection: a caller's runtime may end or rest.
+            let start = move || -> BoxFuture<'static, ()> {
+                Box::pin(async move {
+                    match member.another().await {
+                        Ok(member) => member.send_releases(&*host).await,
+                        Err(error) => {
+                            tracing::warn!(node = %member.place, %error, "not released; its ttl ends it")
+                        }
+                    }
+                    drop(sender);
+                })
+            };
+            if let Err(error) = self.host.spawn_apart("tenure-redlock", Box::new(start)) {
+                tracing::warn!(%error, "no thread can be started: a node that does not answer is released later");
+            }
         }
     }
 
@@ -345,12 +356,12 @@ struct NodeRelease {
 #[derive(Default)]
 struct PendingReleases {
     open: VecDeque<NodeRelease>,
-    /// The task that sends them; when it is dropped with its runtime, the next release starts another one.
+    /// The thread that sends them; if it could not be started, the next release starts it.
     sender: Weak<()>,
 }
 
 impl PendingReleases {
-    /// With what the task is to keep that sends them, if there is none.
+    /// With what the thread is to keep that sends them, if there is none.
     fn add(&mut self, release: NodeRelease) -> Option<Arc<()>> {
         if self.open.len() < PENDING_MAX {
             self.open.push_back(release);
@@ -363,7 +374,7 @@ impl PendingReleases {
         })
     }
 
-    /// The first one that is still useful, which stays until it is answered; if there is none, the task ends.
+    /// The first one that is still useful, which stays until it is answered; if there is none, the thread ends.
     fn next(&mut self, now: Moment) -> Option<NodeRelease> {
         while self.open.pop_front_if(|release| release.until.is_over(now)).is_some() {}
         if self.open.is_empty() {

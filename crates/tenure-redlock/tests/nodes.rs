@@ -231,10 +231,6 @@ async fn what_a_node_is_owed_outlives_the_runtime_that_sent_it() {
         // It has been refused, and waits; or was refused twice.
         pass(wait).await;
         runtime.end();
-        pass(ms(1)).await;
-        let other = stage.claim(WaitMode::Turn);
-        granted(locks.claim(&other).await);
-        assert_eq!(locks.release(&name(), other.owner).await.unwrap(), Released::Released);
         node.set(Mood::Up);
         pass(ms(1000)).await;
         assert_eq!(stage.crowd().await.0, 0);
