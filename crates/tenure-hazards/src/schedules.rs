@@ -192,6 +192,8 @@ pub(crate) fn fail_over(world: &mut World) {
 
 /// A server of a quorum restarts without its memory: B may find a majority beside that of A.
 pub(crate) fn a_node_forgets(world: &mut World) {
+    // A has no quorum to renew it after the restart.
+    world.outlasts_a_busy_machine();
     let quorum = Quorum::open(world, 3);
     let ports = quorum.ports();
     let cut = Proxy::to(ports[2], 1);

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tenure_testkit::patience::stretch;
+use tenure_testkit::patience::{slowness, stretch};
 
 use crate::{
     client::{CLIENT, URL},
@@ -136,6 +136,12 @@ impl World {
     /// Writes down a remark.
     pub(crate) fn note(&self, lane: &str, words: &str) {
         self.referee.note(lane, What::Note(words.to_owned()));
+    }
+
+    /// From now on a lock lasts so long that what a busy machine does in that time ends none: in a scene in which nobody renews it, nor
+    /// waits for its end.
+    pub(crate) fn outlasts_a_busy_machine(&mut self) {
+        self.ttl = TTL * slowness();
     }
 
     /// So many ttls pass.

@@ -14,7 +14,7 @@ use std::{
 
 use redis::{AsyncCommands, aio::MultiplexedConnection};
 use tenure::Locker;
-use tenure_testkit::redis::RedisServer;
+use tenure_testkit::{patience::slowness, redis::RedisServer};
 use tokio::{task::JoinHandle, time::sleep};
 
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
 /// For so long they contend in one round.
 const ROUND: Duration = Duration::from_secs(5);
 /// On a busy machine a round may be over before a side was inside often enough.
-const ROUNDS: usize = 6;
+const ROUNDS: u32 = 6;
 /// Of each side.
 const CONTENDERS: usize = 3;
 /// So many entries of each side, or it was no contention.
@@ -56,7 +56,7 @@ pub(crate) fn there_are_never_two_holders(library: Library) {
 fn contend(library: Library, pause: Duration) {
     let stage = Stage::new();
     let (mut theirs, mut ours, began) = (Tally::default(), Tally::default(), Instant::now());
-    for _ in 0..ROUNDS {
+    for _ in 0..ROUNDS * slowness() {
         let round = match library {
             Library::RedisPy => against_programs(&stage, &PYTHON, pause),
             Library::Redlock => against_programs(&stage, &NODE, pause),
@@ -139,9 +139,10 @@ async fn tenure_contends(locks: Locker, referee: redis::Client, newest: Arc<Atom
         // L2: also with strangers in between, every token is larger than all before.
         let token = guard.token().get();
         assert!(newest.fetch_max(token, Ordering::SeqCst) < token);
+        let entered = Instant::now();
         tally.visit(&mut referee).await;
         guard.release().await.unwrap();
-        sleep(work(tally.entries)).await;
+        sleep(work(tally.entries, entered.elapsed())).await;
     }
     tally
 }
@@ -175,10 +176,12 @@ impl Tally {
     }
 }
 
-/// Work of its own, 0 to 20 ms. Without it our queue would never be empty, and theirs would not get in: a release of
-/// ours hands on to our next waiter.
-fn work(entries: u64) -> Duration {
-    Duration::from_millis(entries * 7 % 21)
+/// Work of its own, up to five times as long as it was inside. Without it our queue would never be empty, and theirs would not get in:
+/// a release of ours hands on to our next waiter. Of a fixed length it was too short on a slow machine, where theirs entered less than
+/// ten times in half a minute.
+fn work(entries: u64, inside: Duration) -> Duration {
+    let quarters = u32::try_from(entries * 7 % 21).unwrap_or_default();
+    inside * quarters / 4
 }
 
 fn referee(server: &RedisServer) -> redis::Client {
