@@ -181,9 +181,9 @@ pub(crate) trait CellVerb: Sync {
         Ok(())
     }
 
-    /// Whether the cell is written even without a change, so that no client moves up a place that it has read next
-    /// to the cell before.
-    fn bars(&self) -> bool {
+    /// Whether this answer is confirmed by a write although it changes nothing: the reading may be older than what
+    /// it denies. `may_move`: another client may move up a place that it has read next to the cell before.
+    fn is_confirmed(&self, _answer: &Self::Answer, _may_move: bool) -> bool {
         false
     }
 
@@ -377,7 +377,8 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         draft.patience = self.patience(yields);
         // A write of this process that may still come is barred by one more: only then the answer is final. Where
         // there is no cell any more, none can come.
-        if is_there && (draft.change.changed || is_unacknowledged || (verb.bars() && may_move)) {
+        let is_written = draft.change.changed || verb.is_confirmed(&draft.change.answer, may_move);
+        if is_there && (is_written || is_unacknowledged) {
             return locks.write(over, name, draft).await;
         }
         Ok(Tried::Done(draft.change.answer))

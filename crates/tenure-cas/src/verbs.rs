@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use tenure_core::{
     Adopt, Adoption, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer,
-    ErrorKind, FencingToken, Finding, Grant, Hint, HolderView, LockName, LockView, Memo, Moment, Noted,
-    Outcome, OwnerId, ProcessId, Promises, Released, Renewal, WaitMode, WakeStream,
+    ErrorKind, FencingToken, Finding, Grant, Hint, HolderView, LockName, LockView, Memo, MemoView, Moment,
+    Noted, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, WaitMode, WakeStream,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Place, Rules};
 
@@ -103,6 +103,10 @@ impl<C: Cell> Backend for Locks<C> {
         memo: &Memo,
     ) -> Result<Noted, BackendError> {
         self.step(name, &NoteVerb { owner, token, memo }).await
+    }
+
+    async fn memo(&self, name: &LockName) -> Result<Option<MemoView>, BackendError> {
+        self.step(name, &MemoVerb(name)).await
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
@@ -350,8 +354,8 @@ impl<C: Cell> RenewalBatch<'_, C> {
         Ok(found)
     }
 
-    /// A lease that is gone without a change has its answer; the others are written.
-    fn drafts(&mut self, readings: Vec<Found>) -> Result<Vec<Numbered>, CellError> {
+    /// All are written: that confirms a lease that is gone, too.
+    fn drafts(&self, readings: Vec<Found>) -> Result<Vec<Numbered>, CellError> {
         let (locks, memory) = (self.locks, &self.locks.shared.memory);
         let mut drafts = Vec::new();
         for (at, reading) in readings {
@@ -363,9 +367,7 @@ impl<C: Cell> RenewalBatch<'_, C> {
             }
             let renewing = renewing(&self.grants[at]);
             let draft = locks.draft((snapshot, None), &renewing, self.begun).map_err(CellError::Refused)?;
-            if !draft.change.changed {
-                self.answers[at] = Some(draft.change.answer);
-            } else if self.notifies_no_process(&draft) {
+            if self.notifies_no_process(&draft) {
                 drafts.push((at, draft));
             }
         }
@@ -506,6 +508,10 @@ impl CellVerb for RenewVerb {
         Ok(ledger.renew(at.now, &at.rules, self.owner, self.ttl + at.tolerance))
     }
 
+    fn is_confirmed(&self, _answer: &Renewal, _may_move: bool) -> bool {
+        true
+    }
+
     fn is_plain(&self, answer: &Renewal) -> bool {
         *answer == Renewal::Renewed
     }
@@ -531,8 +537,9 @@ impl CellVerb for ReleaseVerb {
         Ok(ledger.release(at.now, &at.rules, self.owner))
     }
 
-    fn bars(&self) -> bool {
-        self.had_place
+    /// A place whose removal was answered was not in the cell, unless it has moved up since.
+    fn is_confirmed(&self, _answer: &Released, may_move: bool) -> bool {
+        !self.had_place || may_move
     }
 
     fn is_plain(&self, answer: &Released) -> bool {
@@ -564,6 +571,10 @@ impl CellVerb for NoteVerb<'_> {
         Ok(ledger.note(at.now, &at.rules, (self.owner, self.token), memo))
     }
 
+    fn is_confirmed(&self, _answer: &Noted, _may_move: bool) -> bool {
+        true
+    }
+
     fn is_plain(&self, answer: &Noted) -> bool {
         *answer == Noted::Noted
     }
@@ -571,6 +582,30 @@ impl CellVerb for NoteVerb<'_> {
     /// L9: an earlier try may have stored it, before the lease ended.
     fn is_unsettled(&self, maybe: &Noted, answer: &Noted) -> bool {
         (*maybe, *answer) == (Noted::Noted, Noted::Gone)
+    }
+}
+
+/// Reads the memo. A write confirms it, even though nothing is changed: a proxy may send readings to a replica, which is
+/// late or has another clock.
+struct MemoVerb<'a>(&'a LockName);
+
+impl CellVerb for MemoVerb<'_> {
+    type Answer = Option<MemoView>;
+    // A replica may lack a cell that is there.
+    const CREATES: bool = true;
+
+    fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Option<MemoView>>, LedgerError> {
+        let answer = ledger.view(self.0.clone(), at.now).memo;
+        Ok(Change { answer, wakes: Vec::new(), changed: true })
+    }
+
+    fn is_plain(&self, _answer: &Option<MemoView>) -> bool {
+        true
+    }
+
+    /// An earlier try has changed nothing.
+    fn is_unsettled(&self, _maybe: &Option<MemoView>, _answer: &Option<MemoView>) -> bool {
+        false
     }
 }
 
@@ -584,6 +619,10 @@ impl CellVerb for BreakVerb {
 
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Vec<HolderView>>, LedgerError> {
         ledger.break_lock(at.now, &at.rules, self.0)
+    }
+
+    fn is_confirmed(&self, _answer: &Vec<HolderView>, _may_move: bool) -> bool {
+        true
     }
 
     /// Never: `break` reports the former holders, so it reads them first.

@@ -1,11 +1,12 @@
-//! Readings that another server's clock dates than the one that writes: a proxy sends them to a replica.
+//! Readings that another server answers than the one that writes, by its own clock and as late as it is: a proxy sends them to a
+//! replica.
 
 use std::{sync::Arc, time::Duration};
 
 use tenure_cas::Locks;
 use tenure_core::{
-    Asker, Backend, BreakScope, Claim, ClaimAnswer, Label, LockName, Mode, Outcome, OwnerId, ProcessId,
-    WaitMode,
+    Asker, Backend, BreakScope, Claim, ClaimAnswer, Grant, Label, LockName, Memo, Mode, Noted, Outcome,
+    OwnerId, ProcessId, Released, WaitMode,
 };
 use tenure_ledger::Rules;
 use tenure_testkit::{
@@ -104,4 +105,72 @@ async fn a_place_that_is_made_by_a_clock_that_is_behind_is_not_stored() {
         let view = holder.inspect(&claim(1, WaitMode::No).name).await.unwrap();
         assert_eq!(view.queue.len(), usize::from(ahead), "{ahead}");
     }
+}
+
+/// A proxy sent readings to a replica that had not the last run of a job yet, or by whose clock its time was over: the job ran twice.
+/// A memo that is asked for to decide is confirmed by a write.
+#[tokio::test(start_paused = true)]
+async fn a_memo_that_decides_is_not_the_one_of_a_replica() {
+    const KEPT: Duration = Duration::from_secs(3600);
+    let stage = Stage::new();
+    let (holder, next) = (stage.locks(), stage.locks());
+    let Claim { name, owner, .. } = claim(1, WaitMode::No);
+    let Ok(ClaimAnswer::Granted(grant)) = holder.claim(&claim(1, WaitMode::No)).await else {
+        panic!("it is free")
+    };
+    stage.store.fall_behind();
+    assert_eq!(
+        holder.note(&name, owner, grant.token, &Memo::new("ran", KEPT).unwrap()).await.unwrap(),
+        Noted::Noted
+    );
+    let decided =
+        async |locks: &Locks<CellStore>| locks.memo(&name).await.map(|memo| memo.map(|memo| memo.text));
+    let seen = async || next.inspect(&name).await.unwrap().memo;
+    assert_eq!(seen().await, None, "the test shows something");
+    let ran = Some("ran".to_owned());
+    assert_eq!(decided(&holder).await.unwrap(), ran, "it needs no reading");
+    assert_eq!(decided(&next).await.unwrap_err().outcome(), Outcome::NotApplied);
+    stage.store.catch_up();
+    assert_eq!(decided(&next).await.unwrap(), ran);
+    for ahead_s in [7_200, -7_200] {
+        stage.store.split_clock(ahead_s * 1000);
+        assert_eq!(seen().await.is_some(), ahead_s < 0);
+        let third = decided(&stage.locks()).await;
+        assert_eq!(third.unwrap_err().outcome(), Outcome::NotApplied, "{ahead_s} s ahead");
+    }
+    stage.store.split_clock(0);
+    pass(KEPT + Duration::from_millis(200)).await;
+    assert_eq!(decided(&next).await.unwrap(), None);
+}
+
+/// A holder whose own writes a replica did not show yet was told that its lease was gone, and that it had left nothing: its lock
+/// stayed locked for a ttl, and its work was stopped although no other client had taken it.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_a_replica_does_not_show_yet_is_not_gone() {
+    let stage = Stage::new();
+    let (holder, other) = (stage.locks(), stage.locks());
+    let Claim { name, owner, .. } = claim(1, WaitMode::No);
+    assert!(enters(&other, 2).await);
+    other.release(&name, claim(2, WaitMode::No).owner).await.unwrap();
+    stage.store.fall_behind();
+    // Made from what it stored last: that needs no reading.
+    let Ok(ClaimAnswer::Granted(grant)) = other.claim(&claim(1, WaitMode::No)).await else {
+        panic!("it is free")
+    };
+    let memo = Memo::new("ran", TTL).unwrap();
+    let renewed = holder.renew(std::slice::from_ref(&grant)).await.remove(0);
+    assert_eq!(renewed.unwrap_err().outcome(), Outcome::NotApplied);
+    let both =
+        holder.renew(&[grant.clone(), Grant { name: LockName::new("two").unwrap(), ..grant.clone() }]).await;
+    assert_eq!(both[0].as_ref().unwrap_err().outcome(), Outcome::NotApplied);
+    assert_eq!(
+        holder.note(&name, owner, grant.token, &memo).await.unwrap_err().outcome(),
+        Outcome::NotApplied
+    );
+    let broken = holder.break_lock(&name, BreakScope::Owner(owner)).await;
+    assert_eq!(broken.unwrap_err().outcome(), Outcome::NotApplied);
+    assert_eq!(holder.release(&name, owner).await.unwrap_err().outcome(), Outcome::NotApplied);
+    stage.store.catch_up();
+    assert_eq!(holder.release(&name, owner).await.unwrap(), Released::Released);
+    assert_eq!(holder.release(&name, owner).await.unwrap(), Released::WasGone);
 }

@@ -54,7 +54,7 @@ impl<'a> Every<'a> {
 
     /// The exit code if the job is not due, before any wait. If the store fails now, a later step waits for it.
     pub(crate) async fn skip_early(&self, signals: &mut Signals) -> Result<Option<u8>, Stop> {
-        match self.turn(signals).await? {
+        match self.turn(signals, false).await? {
             Err(HoldError::Acquire(AcquireError::Store(error))) if error.kind().is_transient() => Ok(None),
             Err(error) => Err(stop(&error).of(&self.name)),
             Ok(turn) => Ok(turn.err().map(|last| self.skip(&last))),
@@ -63,17 +63,22 @@ impl<'a> Every<'a> {
 
     /// The same under the lock, because another host may have run it during the wait. Returns the turn, which `count` needs.
     pub(crate) async fn skip_now(&self, signals: &mut Signals) -> Result<Result<Turn, u8>, Stop> {
-        let turn = self.turn(signals).await?.map_err(|error| stop(&error).of(&self.name))?;
+        let turn = self.turn(signals, true).await?.map_err(|error| stop(&error).of(&self.name))?;
         Ok(turn.map_err(|last| self.skip(&last)))
     }
 
-    async fn turn(&self, signals: &mut Signals) -> Result<Result<Result<Turn, LastRun>, HoldError>, Stop> {
+    async fn turn(
+        &self,
+        signals: &mut Signals,
+        is_held: bool,
+    ) -> Result<Result<Result<Turn, LastRun>, HoldError>, Stop> {
         let once = match &self.calendar {
             Some((per, zone)) => self.once.clone().slot(per.began(zone, Timestamp::now())),
             None => self.once.clone(),
         };
         let question = self.question("looking for the last run");
-        question.awaited(signals.asked_to_end(), once.turn()).await.map_err(Stop::signalled)
+        let turn = async { if is_held { once.turn_held().await } else { once.turn().await } };
+        question.awaited(signals.asked_to_end(), turn).await.map_err(Stop::signalled)
     }
 
     fn question(&self, what: &str) -> Question<'a> {

@@ -20,7 +20,7 @@ use crate::{
     owner::{OwnerId, ProcessId},
     promises::{Memos, Promises},
     token::FencingToken,
-    view::{Adopt, Adoption, Finding, HolderView, LockView},
+    view::{Adopt, Adoption, Finding, HolderView, LockView, MemoView},
 };
 
 /// A shared handle of a store, which can be cloned.
@@ -118,6 +118,18 @@ pub trait Backend: Send + Sync + 'static {
         let why = if let Memos::None(why) = promises.memo { why } else { "this store keeps no memos" };
         let refused = BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, why);
         Err(refused.with("backend", promises.backend).with("lock", name))
+    }
+
+    /// The memo of a lock, for a decision that rests on it, such as whether a job has run. A view for people has it
+    /// from [`inspect`](Self::inspect).
+    ///
+    /// # Contract
+    /// 1. It is the memo at the time of the answer, on the server that stores memos and by its clock. A store of which
+    ///    a proxy may send readings to a replica confirms its reading with a write.
+    /// 2. It grants, renews and ends no lease.
+    // L9.
+    async fn memo(&self, name: &LockName) -> Result<Option<MemoView>, BackendError> {
+        Ok(self.inspect(name).await?.memo)
     }
 
     /// A new stream of hints for this process.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tenure_core::{
     Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, FencingToken, Finding,
-    Grant, HolderView, LockName, LockView, Memo, Noted, Outcome, OwnerId, ProcessId, Promises, Released,
-    Renewal, WakeStream,
+    Grant, HolderView, LockName, LockView, Memo, MemoView, Noted, Outcome, OwnerId, ProcessId, Promises,
+    Released, Renewal, WakeStream,
 };
 
 use crate::{history::What, world::World};
@@ -106,6 +106,10 @@ impl Backend for Witness {
         memo: &Memo,
     ) -> Result<Noted, BackendError> {
         self.inner.note(name, owner, token, memo).await
+    }
+
+    async fn memo(&self, name: &LockName) -> Result<Option<MemoView>, BackendError> {
+        self.inner.memo(name).await
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {

@@ -9,8 +9,8 @@ use std::{
 use async_trait::async_trait;
 use tenure_core::{
     Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, ErrorKind, FencingToken,
-    Finding, Grant, HolderView, Host, LockName, LockView, Memo, Noted, Outcome, OwnerId, ProcessId, Promises,
-    Released, Renewal, WakeStream,
+    Finding, Grant, HolderView, Host, LockName, LockView, Memo, MemoView, Noted, Outcome, OwnerId, ProcessId,
+    Promises, Released, Renewal, WakeStream,
 };
 
 /// What happens to one request.
@@ -49,6 +49,7 @@ pub enum Verb {
 struct Plan {
     gates: Vec<(Verb, VecDeque<Gate>, Gate)>,
     asked: Vec<Verb>,
+    replica: Option<LockView>,
 }
 
 /// A backend behind gates. Handles share them.
@@ -75,6 +76,13 @@ impl Gated {
     /// How many requests of this verb have arrived.
     pub fn asked(&self, verb: Verb) -> usize {
         self.locked().asked.iter().filter(|v| **v == verb).count()
+    }
+
+    /// From now on a replica that is behind answers each view, of this lock alone: as it is now.
+    pub async fn look_at_a_replica(&self, name: &LockName) -> Result<(), BackendError> {
+        let view = self.inner.inspect(name).await?;
+        self.locked().replica = Some(view);
+        Ok(())
     }
 
     fn locked(&self) -> MutexGuard<'_, Plan> {
@@ -150,11 +158,19 @@ impl Backend for Gated {
         self.pass(Verb::Note, self.inner.note(name, owner, token, memo)).await?
     }
 
+    async fn memo(&self, name: &LockName) -> Result<Option<MemoView>, BackendError> {
+        self.inner.memo(name).await
+    }
+
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
         self.inner.wakes(process, audience)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
+        let shown = self.locked().replica.clone();
+        if let Some(shown) = shown {
+            return Ok(shown);
+        }
         self.inner.inspect(name).await
     }
 

@@ -530,6 +530,15 @@ impl RunOnce {
         self.wait(self.inner.turn())
     }
 
+    /// As [`RunOnce::turn_held`](crate::once::RunOnce::turn_held).
+    ///
+    /// # Errors
+    /// As [`RunOnce::turn_held`](crate::once::RunOnce::turn_held).
+    #[doc(hidden)]
+    pub fn turn_held(&self) -> Result<Result<Turn, LastRun>, HoldError> {
+        self.wait(self.inner.turn_held())
+    }
+
     /// As [`RunOnce::count`](crate::once::RunOnce::count).
     ///
     /// # Errors

@@ -26,7 +26,7 @@ use futures_util::{
 };
 use tenure_core::{
     Audience, BackendError, BackendHandle, BoxFuture, ErrorKind, Grant, HolderView, Host, LockName, LockView,
-    Minting, Moment, Outcome, OwnerId, ProcessId, Released, Renewal, WakeEvent, WakeStream, locked,
+    MemoView, Minting, Moment, Outcome, OwnerId, ProcessId, Released, Renewal, WakeEvent, WakeStream, locked,
 };
 use tokio::sync::Notify;
 
@@ -109,6 +109,11 @@ impl Engine {
         let mut view = self.request(self.host.now(), QUESTION, || self.backend.inspect(name)).await?;
         view.holders.iter_mut().for_each(|holder| self.recognise(holder));
         Ok(view)
+    }
+
+    /// The memo of a lock, for a decision.
+    pub(crate) async fn memo(&self, name: &LockName) -> Result<Option<MemoView>, BackendError> {
+        self.request(self.host.now(), QUESTION, || self.backend.memo(name)).await
     }
 
     /// Renews a lease once, for a manual renewal.

@@ -7,8 +7,8 @@ use std::{
 };
 
 use tenure_core::{
-    BackendError, ErrorKind, Host, Label, LockName, LockView, Minting, Mode, Outcome, OwnerId, Promises,
-    Sharing, Timing,
+    BackendError, ErrorKind, Host, Label, LockName, LockView, MemoView, Minting, Mode, Outcome, OwnerId,
+    Promises, Sharing, Timing,
 };
 
 use crate::{
@@ -422,9 +422,18 @@ impl Lock {
 
     /// The state of the lock, as the store reports it.
     pub(crate) async fn inspect(&self) -> Result<LockView, BackendError> {
+        self.engine.inspect(self.valid_name()?).await
+    }
+
+    /// Its memo, for a decision.
+    pub(crate) async fn memo(&self) -> Result<Option<MemoView>, BackendError> {
+        self.engine.memo(self.valid_name()?).await
+    }
+
+    fn valid_name(&self) -> Result<&LockName, BackendError> {
         let refused =
             |why: &ConfigError| BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, why.to_string());
-        self.engine.inspect(self.name.as_ref().map_err(refused)?).await
+        self.name.as_ref().map_err(refused)
     }
 
     /// Hints for this lock from now on; `None` if the store cannot be reached, or sends no hints.

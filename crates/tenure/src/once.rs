@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use tenure_core::{Memo, MemoView, Memos, Moment};
+use tenure_core::{BackendError, Memo, MemoView, Memos, Moment};
 
 use crate::{
     error::{AcquireError, ConfigError, HoldError},
@@ -179,7 +179,7 @@ impl RunOnce {
         }
         let guard = self.lock.acquire().await?;
         // Another client may have run it during the wait.
-        let turn = match self.turn().await? {
+        let turn = match self.turn_held().await? {
             Ok(turn) => turn,
             Err(last) => {
                 guard.give_up().await;
@@ -206,9 +206,8 @@ impl RunOnce {
         held_until_its_release(guard.release().await).map_err(HoldError::Lost)
     }
 
-    /// The last run that counts, if it began within the interval: then the job is not due. For a program that
-    /// acquires the lock itself. Such a program calls this again while it holds the lock, because then no other run
-    /// can begin before its release.
+    /// The last run that counts, if it began within the interval: then the job is not due, and a program that
+    /// acquires the lock itself need not acquire it. This decides no run: see [`turn_held`](Self::turn_held).
     ///
     /// # Timing
     /// One request, up to 5 s.
@@ -221,10 +220,34 @@ impl RunOnce {
     /// Changes nothing.
     #[doc(hidden)]
     pub async fn turn(&self) -> Result<Result<Turn, LastRun>, HoldError> {
+        self.turn_by(async |lock| Ok(lock.inspect().await?.memo)).await
+    }
+
+    /// The same for a program that holds the lock: it decides whether the job runs. Another client may have run it
+    /// before the grant, and none can before the release. What a proxy or a replica showed is not enough: the store
+    /// confirms the memo as it confirms a grant.
+    ///
+    /// # Timing
+    /// As [`turn`](Self::turn).
+    ///
+    /// # Errors
+    /// As [`turn`](Self::turn).
+    ///
+    /// # Cancel safety
+    /// Changes nothing.
+    #[doc(hidden)]
+    pub async fn turn_held(&self) -> Result<Result<Turn, LastRun>, HoldError> {
+        self.turn_by(async |lock| lock.memo().await).await
+    }
+
+    async fn turn_by(
+        &self,
+        ask: impl AsyncFnOnce(&Lock) -> Result<Option<MemoView>, BackendError>,
+    ) -> Result<Result<Turn, LastRun>, HoldError> {
         self.check().map_err(AcquireError::from)?;
         let asked_at = self.lock.host().now();
-        let view = self.lock.inspect().await.map_err(AcquireError::Store)?;
-        let counted = view.memo.as_ref().and_then(CountedRun::read);
+        let memo = ask(&self.lock).await.map_err(AcquireError::Store)?;
+        let counted = memo.as_ref().and_then(CountedRun::read);
         let due_in = counted.as_ref().map_or(Duration::ZERO, |counted| counted.due_in(self));
         Ok(match counted {
             Some(counted) if due_in > self.jitter.min(self.every / 2) => Err(counted.run),
@@ -247,7 +270,7 @@ impl RunOnce {
         Ok(self.turn().await?.err())
     }
 
-    /// Counts a run that began this long ago: the counterpart of [`turn`](Self::turn). The lease must be of the
+    /// Counts a run that began this long ago: the counterpart of [`turn_held`](Self::turn_held). The lease must be of the
     /// lock of this name.
     ///
     /// # Timing

@@ -20,7 +20,7 @@ use tenure_testkit::{
     host::pass,
 };
 
-use crate::stage::{Actor, Stage, TTL, in_time, ms};
+use crate::stage::{Actor, Stage, TTL, in_time, ms, name};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -226,6 +226,19 @@ async fn of_many_who_come_at_once_one_runs() {
         task.await.unwrap();
     }
     assert_eq!(ran.load(Ordering::SeqCst), 1);
+}
+
+/// A proxy sent readings to a replica that had not the last run yet, and the job ran twice (`run --once-per` behind a proxy that
+/// splits reads and writes): the store was asked for the memo under the lock, and not for one that a write confirms.
+#[tokio::test(start_paused = true)]
+async fn a_reading_that_is_old_lets_no_job_run_again() {
+    let stage = Stage::new();
+    let (one, two) = (stage.actor(), stage.actor());
+    two.gates.look_at_a_replica(&name()).await.unwrap();
+    assert!(runs(&nightly(&one), ms(1)).await);
+    assert!(nightly(&two).last().await.unwrap().is_none(), "the test shows something");
+    assert!(!runs(&nightly(&two), ms(1)).await);
+    assert!(stage.is_free().await, "L8");
 }
 
 /// A run that failed, that lost its lease or that was dropped does not count, unless that was asked for.

@@ -70,6 +70,8 @@ struct CellWorld {
     late: Option<Arc<Notify>>,
     /// By how much the clock of readings is ahead of that of writes, or behind, in ms.
     split_ms: i64,
+    /// What readings show instead of the cells.
+    replica: Option<Cells>,
 }
 
 impl CellStore {
@@ -144,6 +146,17 @@ impl CellStore {
         self.world().split_ms = ahead_ms;
     }
 
+    /// Readings come from a replica from now on, and it does not follow.
+    pub fn fall_behind(&self) {
+        let mut world = self.world();
+        world.replica = Some(world.cells.clone());
+    }
+
+    /// The replica has followed.
+    pub fn catch_up(&self) {
+        self.world().replica = None;
+    }
+
     /// The cells as they are.
     pub fn copy(&self) -> Cells {
         self.world().cells.clone()
@@ -202,7 +215,7 @@ impl Cell for CellStore {
             let world = self.world();
             let by = Duration::from_millis(world.split_ms.unsigned_abs());
             let shown = if world.split_ms < 0 { now.saturating_sub(by) } else { now + by };
-            world.cells.read(name, look, shown)
+            world.replica.as_ref().unwrap_or(&world.cells).read(name, look, shown)
         };
         reading.overflow = reading.overflow.filter(|_| self.has_beside);
         reading.overflow.iter_mut().for_each(|overflow| overflow.may_begin = self.may_begin);

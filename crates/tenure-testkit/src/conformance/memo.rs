@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{BreakScope, ErrorKind, FencingToken, Memo, MemoView, Memos, Noted};
+use tenure_core::{BreakScope, ErrorKind, FencingToken, Memo, MemoView, Memos, Noted, Renewal};
 
 use super::{Arena, player::Player};
 use crate::patience::becomes;
@@ -53,6 +53,9 @@ pub async fn a_memo_is_seen_by_all_and_outlives_its_lease(arena: &impl Arena) {
     assert_eq!(looker.backend.list("").await.expect("the store answers"), [], "a memo holds nothing");
     let grant = second.enter().await;
     assert_eq!(text(&second).await.as_deref(), Some("10.0.0.7:80"), "who is let in sees it");
+    let decided = second.backend.memo(&second.claim.name).await.expect("the store answers");
+    assert_eq!(decided.map(|memo| (memo.text, memo.token)), Some((there.text, there.token)));
+    assert_eq!(second.renew(&grant).await, Renewal::Renewed, "a question changes nothing");
     assert_eq!(note(&second, grant.token, &memo("10.0.0.8:80", LONG)).await, Some(Noted::Noted));
     assert_eq!(text(&looker).await.as_deref(), Some("10.0.0.8:80"));
 }

@@ -9,8 +9,8 @@ use std::{
 use async_trait::async_trait;
 use tenure_core::{
     Adopt, Adoption, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer,
-    ErrorKind, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Noted, Outcome,
-    OwnerId, ProcessId, Promises, Released, Renewal, WakeStream, locked,
+    ErrorKind, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, MemoView, Noted,
+    Outcome, OwnerId, ProcessId, Promises, Released, Renewal, WakeStream, locked,
 };
 
 use crate::{connect, locker::Locker, testing::host::TestHost};
@@ -291,6 +291,10 @@ impl Backend for TestStore {
         memo: &Memo,
     ) -> Result<Noted, BackendError> {
         self.ask(Operation::Note, self.inner.note(name, owner, token, memo)).await?
+    }
+
+    async fn memo(&self, name: &LockName) -> Result<Option<MemoView>, BackendError> {
+        self.ask(Operation::Inspect, self.inner.memo(name)).await?
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
