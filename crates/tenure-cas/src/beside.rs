@@ -63,6 +63,7 @@ pub(crate) struct Snapshot {
 pub(crate) struct Beside {
     /// The first few, with their keys. `None`: a row that Tenure did not write.
     first: Vec<(String, Option<Place>)>,
+    emptied: Vec<String>,
     is_whole: bool,
     /// The place of the claim's owner.
     pub(crate) own: Option<Place>,
@@ -83,10 +84,10 @@ pub(crate) struct MovingUp {
 
 impl Beside {
     pub(crate) fn of(overflow: Overflow) -> Self {
-        let Overflow { first, is_whole, own, ahead, may_begin } = overflow;
+        let Overflow { first, emptied, is_whole, own, ahead, may_begin } = overflow;
         let place = |text: String| Place::from_text(&text).ok();
         let first = first.into_iter().map(|(key, text)| (key, place(text))).collect();
-        Self { first, is_whole, own: own.and_then(place), ahead, may_begin }
+        Self { first, emptied, is_whole, own: own.and_then(place), ahead, may_begin }
     }
 
     /// All of them, if they were read.
@@ -136,7 +137,8 @@ impl Snapshot {
         let beside = self.beside.as_mut()?;
         let (is_whole, is_short) = (beside.is_whole, self.ledger.waiting() <= LOW);
         let (mut room, mut seen) = (FRONT.saturating_sub(self.ledger.waiting()), HashSet::new());
-        let (mut up, mut gone, mut rest, mut before) = (Vec::new(), Vec::new(), 0, 0);
+        let (mut up, mut rest, mut before) = (Vec::new(), 0, 0);
+        let mut gone = std::mem::take(&mut beside.emptied);
         for (key, place) in std::mem::take(&mut beside.first) {
             let waits = |place: &Place| {
                 !place.is_over(now) && !self.ledger.knows(place.owner()) && seen.insert(place.owner())

@@ -314,6 +314,8 @@ pub struct CellReading {
 pub struct Overflow {
     /// The first of them: key and text.
     pub first: Vec<(String, String)>,
+    /// Keys of places that were emptied by a client which may not delete: the next write deletes them.
+    pub emptied: Vec<String>,
     /// There are no more.
     pub is_whole: bool,
     /// The text at the key up to which places were counted.

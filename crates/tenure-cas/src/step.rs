@@ -126,7 +126,7 @@ impl<C: Cell> Locks<C> {
     ) -> Result<V::Answer, BackendError> {
         let turn = if V::IN_TURN { Some(self.verbs.lock(name, &*self.shared.host).await) } else { None };
         let begun = self.shared.host.now();
-        let (contention, maybe, found, unwritten, locked, made) = (None, None, None, None, 0, 0);
+        let (contention, maybe, found, unwritten, locked, made) = (None, Vec::new(), None, None, 0, 0);
         let run =
             VerbRun { locks: self, name, verb, begun, contention, maybe, found, unwritten, locked, made };
         run.run(turn).await
@@ -224,8 +224,8 @@ struct VerbRun<'a, C: Cell, V: CellVerb> {
     verb: &'a V,
     begun: Moment,
     contention: Option<Contention>,
-    /// The result that an earlier try has, or may have.
-    maybe: Option<V::Answer>,
+    /// The results that earlier tries have, or may have.
+    maybe: Vec<V::Answer>,
     /// The cell as an earlier write found it, in place of the next reading.
     found: Option<CellReading>,
     /// What an earlier try would have written, if another client had not been faster.
@@ -259,14 +259,10 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
     async fn run(mut self, mut turn: Option<KeyedGuard<'_>>) -> Result<V::Answer, BackendError> {
         let cell = &self.locks.cell;
         let mut breaks = 0;
-        let unsure = |error: BackendError, maybe: &Option<V::Answer>| {
-            if maybe.is_some() { error.of_unknown_outcome() } else { error }
-        };
         for count in 0..TRIES {
             let failure = match self.attempt(count == 0).await {
                 Ok(Tried::Done(answer)) => {
-                    let is_unsettled =
-                        self.maybe.is_some_and(|maybe| self.verb.is_unsettled(&maybe, &answer));
+                    let is_unsettled = self.maybe.iter().any(|maybe| self.verb.is_unsettled(maybe, &answer));
                     return if is_unsettled { Err(cell.error(VerbError::Unsettled)) } else { Ok(answer) };
                 }
                 Ok(Tried::Overtaken) => {
@@ -280,7 +276,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
                     continue;
                 }
                 Ok(Tried::Lost(error, answer)) => {
-                    self.maybe = Some(answer);
+                    self.maybe.push(answer);
                     CellError::Broken(error)
                 }
                 // L8: the caller would get the result of another try, and no release would follow this one.
@@ -297,13 +293,19 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
                     self.locked += 1;
                     self.has_lost_a_race();
                 }
-                CellError::Locked => return Err(unsure(cell.error(VerbError::Locked), &self.maybe)),
+                CellError::Locked => return Err(self.unsure(cell.error(VerbError::Locked))),
                 CellError::Broken(error) | CellError::Refused(error) => {
-                    return Err(unsure(error, &self.maybe));
+                    return Err(self.unsure(error));
                 }
             }
         }
-        Err(unsure(cell.error(VerbError::Overtaken).retry_after(PAUSE), &self.maybe))
+        Err(self.unsure(cell.error(VerbError::Overtaken).retry_after(PAUSE)))
+    }
+
+    /// An earlier try has done something, or may have.
+    fn unsure(&self, error: BackendError) -> BackendError {
+        let is_settled = self.maybe.is_empty() && self.unwritten.is_none();
+        if is_settled { error } else { error.of_unknown_outcome() }
     }
 
     /// Runs the verb once, on the state stored last or on a new reading.
@@ -322,7 +324,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         verb.must_be_wanted().map_err(CellError::Refused)?;
         // L9: a proxy that has lost its server sends a write to it again, and answers that the second changed nothing.
         if let Some(unwritten) = self.unwritten.take().filter(|unwritten| unwritten.is_in(&snapshot)) {
-            self.maybe = Some(unwritten.answer);
+            self.maybe.push(unwritten.answer);
         }
         if V::WAITS {
             self.must_have_moved(snapshot.version, snapshot.now)?;
@@ -336,7 +338,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         };
         match locks.enqueue(over, (name, place), &snapshot).await {
             Ok(Some(now)) => {
-                self.maybe = Some(answer);
+                self.maybe.push(answer);
                 self.attempt_on(over, (now, None)).await
             }
             Ok(None) => self.attempt_on(over, (snapshot, up)).await,

@@ -79,7 +79,7 @@ impl Slot {
     ///
     /// # Timing
     /// A second. But a server that keeps what its clients have closed is not filled: within 10 s after such an end the
-    /// next one waits, and each in a row twice as long, a minute at most.
+    /// next one waits, and each in a row twice as long, 20 s at most.
     ///
     /// # Cancel safety
     /// It was answered in time: nothing is counted.
@@ -139,7 +139,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// How long the first connection that was closed without an answer counts as there.
 const STRAY: Duration = Duration::from_secs(10);
 /// The same of any: a server that is well again is asked this late at most.
-const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_secs(20);
 /// A task that has not closed its socket this long after its time does not run.
 const BLOCKED: Duration = Duration::from_millis(100);
 /// After this a caller is told that no other connection is opened.

@@ -149,7 +149,7 @@ pub(crate) fn rivals(place: &str, rival: &str) -> BackendError {
     let message = format!(
         "{rival}, which the URL names as well, takes writes too: set read_only = 1 on all but the primary, or name one server"
     );
-    refused(place, Unsupported, message)
+    refused(place, Unavailable, message)
 }
 
 /// The server still has the connection before this one, and has not answered what was asked over it.
@@ -191,7 +191,7 @@ const READ_ONLY: [u16; 4] = [1290, 1792, 1836, 1874];
 /// those that may come in a commit: an error during it (1180), a server that shuts down (1053, 1077), a statement that was
 /// killed (1317, 1927), was out of time (1969, 3024), could not be logged (3, 1026), or whose connection was idle for too long (4031); and what a proxy
 /// may say of anything (1105).
-const CODES: [(&[u16], ErrorKind, &str); 15] = [
+const CODES: [(&[u16], ErrorKind, &str); 16] = [
     (
         &[ACCESS_DENIED, 1698, 1820, 1862, 3118, 4151],
         Denied,
@@ -210,6 +210,11 @@ const CODES: [(&[u16], ErrorKind, &str); 15] = [
     (&READ_ONLY, Unavailable, "this MySQL server takes no writes: it is a replica, or read_only is on"),
     (&[1021, 1114], Unavailable, "the disk of the MySQL server is full"),
     (&[1030, 1037, 1038, 1041], Unavailable, "the MySQL server is out of memory, or its disk failed"),
+    (
+        &[1786],
+        Invalid,
+        "this MySQL server does not let a client make the table (enforce_gtid_consistency); make it as the README shows",
+    ),
     (&[1153], Invalid, "the queue of this lock is larger than max_allowed_packet of the MySQL server"),
     (
         &[1048, 1364, 1406, 3819, 4025],

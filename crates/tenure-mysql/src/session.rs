@@ -89,32 +89,32 @@ impl Shared {
 
     /// Another server of the URL that takes writes as well, if it says so soon: one that hangs delays no fail-over.
     async fn rival(self: &Arc<Self>, server: &Server, facts: &ServerFacts) -> Option<String> {
-        let others = self.config.servers().into_iter().filter(|other| other != server);
-        let others: Vec<Server> = others.collect();
-        if others.is_empty() {
-            return None;
+        for other in self.config.servers().into_iter().filter(|other| other != server) {
+            let over = self.host.sleep_until(self.host.now() + SOON);
+            let writer = tokio::select! {
+                biased;
+                writer = self.writer(&other) => writer,
+                () = over => None,
+            };
+            if writer.is_some_and(|identity| identity != facts.identity()) {
+                return Some(other.shown());
+            }
         }
-        let over = self.host.sleep_until(self.host.now() + SOON);
-        let writers = tokio::select! {
-            biased;
-            writers = self.writers_of(others) => writers,
-            () = over => return None,
-        };
-        writers.into_iter().find(|(_, identity)| *identity != facts.identity()).map(|(name, _)| name)
+        None
+    }
+
+    /// What tells a server from others, if it takes writes.
+    async fn writer(self: &Arc<Self>, server: &Server) -> Option<String> {
+        let slot = Arc::new(Slot::alone(self.host.clone()));
+        let facts = self.open_one(server, slot).await.ok()?.facts();
+        facts.read_only().is_none().then(|| facts.identity())
     }
 
     /// The servers that take writes, each with its name and what tells it from others; one that cannot be reached is left out.
     pub(crate) async fn writers(self: &Arc<Self>) -> Vec<(String, String)> {
-        self.writers_of(self.config.servers()).await
-    }
-
-    async fn writers_of(self: &Arc<Self>, servers: Vec<Server>) -> Vec<(String, String)> {
         let mut writers = Vec::new();
-        for server in servers {
-            let slot = Arc::new(Slot::alone(self.host.clone()));
-            let opened = self.open_one(&server, slot).await.ok();
-            let facts = opened.map(|session| session.facts()).filter(|facts| facts.read_only().is_none());
-            writers.extend(facts.map(|facts| (server.shown(), facts.identity())));
+        for server in self.config.servers() {
+            writers.extend(self.writer(&server).await.map(|identity| (server.shown(), identity)));
         }
         writers
     }

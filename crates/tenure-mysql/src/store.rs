@@ -525,14 +525,12 @@ fn overflow(name: &LockName, answer: &Answer, may_begin: bool) -> Overflow {
     let text = |row, column| answer.text(row, column).unwrap_or_default();
     let key =
         |row: &str| row.strip_prefix(name.as_str()).map(|key| key.trim_start_matches(BESIDE).to_owned());
-    let places = |kind| of(kind).filter_map(move |row| Some((key(&text(row, 0))?, text(row, 1))));
-    let mut first: Vec<_> = places(3).collect();
+    let first: Vec<_> = of(3).filter_map(|row| Some((key(&text(row, 0))?, text(row, 1)))).collect();
+    let emptied = of(4).filter_map(|row| key(&text(row, 0))).collect();
     let ahead = usize::try_from(answer.number(0, 4).unwrap_or(0)).unwrap_or(usize::MAX);
     // The row of the lock itself has 0 or 1 there.
     let (is_whole, own) = (first.len() < sql::READ, of(2).next().map(|row| text(row, 1)));
-    // No place has their text, so they are deleted with the next write.
-    first.extend(places(4));
-    Overflow { first, is_whole, own, ahead, may_begin }
+    Overflow { first, emptied, is_whole, own, ahead, may_begin }
 }
 
 /// The server's clock.

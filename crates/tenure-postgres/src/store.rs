@@ -165,15 +165,13 @@ impl Cell for RowStore {
         self.must_take_writes(session).await?;
         let names: Vec<&str> = writes.iter().map(|(name, _)| name.as_str()).collect();
         // None is no write.
-        let times = || writes.iter().map(|(_, write)| write.within);
-        let (from, until) = (times().map(|(from, _)| from).max(), times().map(|(_, until)| until).min());
-        let Some(within) = from.zip(until) else { return Ok(answers) };
+        let Some((_, CellWrite { within, .. })) = writes.first() else { return Ok(answers) };
         let on = || writes.iter().map(|(_, write)| write.on);
         let versions: Vec<i64> = on().map(|(version, _)| version).collect();
         let before: Vec<&str> = on().map(|(_, before)| before).collect();
         let busy: Vec<bool> = writes.iter().map(|(_, write)| write.is_busy).collect();
         let states: Vec<&str> = writes.iter().map(|(_, write)| write.state).collect();
-        let (from, until) = window(within);
+        let (from, until) = window(*within);
         let arguments: [Argument<'_>; 7] = [
             (&names, Type::TEXT_ARRAY),
             (&versions, Type::INT8_ARRAY),
@@ -505,13 +503,11 @@ async fn opens(session: &PgSession) -> Result<Option<Duration>, CellError> {
 fn overflow(session: &PgSession, row: &Row, at: usize) -> Result<Overflow, CellError> {
     let (keys, states): (Option<Vec<String>>, Option<Vec<String>>) =
         (session.column(row, at)?, session.column(row, at + 1)?);
-    let mut first: Vec<_> = keys.unwrap_or_default().into_iter().zip(states.unwrap_or_default()).collect();
+    let first: Vec<_> = keys.unwrap_or_default().into_iter().zip(states.unwrap_or_default()).collect();
     let ahead = usize::try_from(session.column::<i64>(row, at + 3)?).unwrap_or(usize::MAX);
     let (is_whole, own) = (first.len() < READ, session.column(row, at + 2)?);
     let emptied: Option<Vec<String>> = session.column(row, at + 4)?;
-    // No place has their text, so they are deleted with the next write.
-    first.extend(emptied.unwrap_or_default().into_iter().map(|key| (key, String::new())));
-    Ok(Overflow { first, is_whole, own, ahead, may_begin: true })
+    Ok(Overflow { first, emptied: emptied.unwrap_or_default(), is_whole, own, ahead, may_begin: true })
 }
 
 /// From the columns time, and whether the row is what was written; without that, version and state of one that was not.

@@ -57,6 +57,7 @@ impl Cells {
             now,
             overflow: Some(Overflow {
                 first,
+                emptied: Vec::new(),
                 is_whole: places().count() < FIRST,
                 own,
                 ahead,
