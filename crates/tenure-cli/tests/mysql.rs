@@ -176,6 +176,7 @@ fn the_password_may_stand_in_the_environment() {
 #[test]
 fn a_mysql_url_with_a_mistake_is_a_mistake_of_usage() {
     let server = MysqlServer::start();
+    server.sql("DROP TABLE tenure_lock");
     for (query, part) in [
         ("?tabel=x", "does not know parameter 1"),
         ("?ssl-mode=yes", "ssl-mode="),
@@ -213,11 +214,18 @@ fn a_server_that_is_read_only_grants_nothing_and_shows_all() {
 #[test]
 fn doctor_says_whether_the_server_keeps_what_it_grants() {
     let healthy = Recipe::new().durable().start();
+    healthy.sql("DROP TABLE tenure_lock");
     let stage = Stage::at(healthy.url(""));
     let findings = |stage: &Stage| stage.json(&["doctor"]).as_array().unwrap().clone();
     let no_table = findings(&stage);
     assert!(no_table.iter().any(|found| found["what"] == "there is no table yet"), "{no_table:?}");
     assert_eq!(healthy.sql("SHOW TABLES"), "", "looking makes no table");
+    // It is told to, and waits in place of the first run.
+    let ended = stage.run(&["doctor", "--adopt"]);
+    assert!(
+        ended.out.contains("made the table of the locks: nothing is granted in it for 10 s"),
+        "{ended:?}"
+    );
     stage.run(&["run", "job", "--", "true"]).silent(0);
     let ended = stage.run(&["doctor"]);
     ended.silent(0);
@@ -275,6 +283,7 @@ fn the_recipe_for_mysql_gives_the_rights_that_are_needed() {
     let (_, rest) = recipes.split_once("```sql\n").unwrap();
     let (statements, _) = rest.split_once("```").unwrap();
     let server = MysqlServer::start();
+    server.sql("DROP TABLE tenure_lock");
     server.sql(statements);
     let stage = Stage::at(format!("mysql://locks:PASSWORD@{}/tenure", server.address()));
     let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
