@@ -147,7 +147,7 @@ pub(crate) fn silent(place: &str, connect_timeout: Duration) -> BackendError {
 /// Each of two servers would grant the same lock.
 pub(crate) fn rivals(place: &str, rival: &str) -> BackendError {
     let message = format!(
-        "{rival}, which the URL names as well, takes writes too: set read_only = 1 on all but the primary, or name one server"
+        "two servers of the URL take writes, this one and {rival}: set read_only = 1 on all but the primary, or name one server"
     );
     refused(place, Unavailable, message)
 }

@@ -103,12 +103,12 @@ async fn two_servers_of_one_url_that_both_take_writes_are_refused_and_found() {
     let (one, other) = (MysqlServer::start(), MysqlServer::start());
     let url = format!("mysql://tenure@{},{}/tenure", one.address(), other.address());
     finding(&mysql(&url), Severity::Problem, "are two servers, and both take writes").await;
-    refused_as(&url, UNAVAILABLE, "takes writes too").await;
+    refused_as(&url, UNAVAILABLE, "two servers of the URL take writes").await;
     // One that hangs keeps the other two from nothing.
     let hangs = TcpListener::bind("127.0.0.1:0").unwrap();
     let hung = hangs.local_addr().unwrap();
     let three = format!("mysql://tenure@{},{hung},{}/tenure", one.address(), other.address());
-    refused_as(&three, UNAVAILABLE, "takes writes too").await;
+    refused_as(&three, UNAVAILABLE, "two servers of the URL take writes").await;
     let twice = format!("mysql://tenure@{0},{0}/tenure", one.address());
     let findings = mysql(&twice).diagnose().await.unwrap();
     assert!(findings.iter().all(|it| !it.what.contains("two servers")), "{findings:?}");
