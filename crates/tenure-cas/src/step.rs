@@ -322,10 +322,6 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         }
         let (snapshot, up) = self.look(over).await?;
         verb.must_be_wanted().map_err(CellError::Refused)?;
-        // L9: a proxy that has lost its server sends a write to it again, and answers that the second changed nothing.
-        if let Some(unwritten) = self.unwritten.take().filter(|unwritten| unwritten.is_in(&snapshot)) {
-            self.maybe.push(unwritten.answer);
-        }
         if V::WAITS {
             self.must_have_moved(snapshot.version, snapshot.now)?;
         } else {
@@ -404,6 +400,10 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
             Some(found) => found,
             None => locks.cell.read(over, self.name, &look).await?,
         };
+        // L9: a proxy that has lost its server sends a write to it again, and answers that the second changed nothing.
+        if let Some(unwritten) = self.unwritten.take().filter(|unwritten| unwritten.is_in(&reading)) {
+            self.maybe.push(unwritten.answer);
+        }
         if V::CREATES && reading.version == 0 {
             self.must_have_moved(0, reading.now)?;
             if self.made == SWALLOWED {
@@ -517,8 +517,8 @@ struct Unwritten<A> {
 
 impl<A> Unwritten<A> {
     /// It is there nevertheless, or another client has written the same.
-    fn is_in(&self, snapshot: &Snapshot) -> bool {
-        (self.version, &self.state) == (snapshot.version, &snapshot.state)
+    fn is_in(&self, reading: &CellReading) -> bool {
+        (self.version, &self.state) == (reading.version, &reading.state)
     }
 }
 
