@@ -126,10 +126,8 @@ impl<C: Cell> Locks<C> {
     ) -> Result<V::Answer, BackendError> {
         let turn = if V::IN_TURN { Some(self.verbs.lock(name, &*self.shared.host).await) } else { None };
         let begun = self.shared.host.now();
-        let (contention, maybe, found, unwritten, locked, made) = (None, Vec::new(), None, None, 0, 0);
-        let run =
-            VerbRun { locks: self, name, verb, begun, contention, maybe, found, unwritten, locked, made };
-        run.run(turn).await
+        let (contention, maybe, found, locked, made) = (None, Vec::new(), None, 0, 0);
+        VerbRun { locks: self, name, verb, begun, contention, maybe, found, locked, made }.run(turn).await
     }
 }
 
@@ -228,8 +226,6 @@ struct VerbRun<'a, C: Cell, V: CellVerb> {
     maybe: Vec<V::Answer>,
     /// The cell as an earlier write found it, in place of the next reading.
     found: Option<CellReading>,
-    /// What an earlier try would have written, if another client had not been faster.
-    unwritten: Option<Unwritten<V::Answer>>,
     /// How often the cell was locked for longer than a commit takes.
     locked: u32,
     /// How many cells it has made.
@@ -265,13 +261,9 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
                     let is_unsettled = self.maybe.iter().any(|maybe| self.verb.is_unsettled(maybe, &answer));
                     return if is_unsettled { Err(cell.error(VerbError::Unsettled)) } else { Ok(answer) };
                 }
-                Ok(Tried::Overtaken) => {
+                Ok(Tried::Overtaken(found)) => {
+                    self.found = found;
                     // A verb that steps back delays no other one.
-                    drop(turn.take());
-                    continue;
-                }
-                Ok(Tried::Changed(found, unwritten)) => {
-                    (self.found, self.unwritten) = (found, Some(unwritten));
                     drop(turn.take());
                     continue;
                 }
@@ -304,8 +296,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
 
     /// An earlier try has done something, or may have.
     fn unsure(&self, error: BackendError) -> BackendError {
-        let is_settled = self.maybe.is_empty() && self.unwritten.is_none();
-        if is_settled { error } else { error.of_unknown_outcome() }
+        if self.maybe.is_empty() { error } else { error.of_unknown_outcome() }
     }
 
     /// Runs the verb once, on the state stored last or on a new reading.
@@ -400,10 +391,6 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
             Some(found) => found,
             None => locks.cell.read(over, self.name, &look).await?,
         };
-        // L9: a proxy that has lost its server sends a write to it again, and answers that the second changed nothing.
-        if let Some(unwritten) = self.unwritten.take().filter(|unwritten| unwritten.is_in(&reading)) {
-            self.maybe.push(unwritten.answer);
-        }
         if V::CREATES && reading.version == 0 {
             self.must_have_moved(0, reading.now)?;
             if self.made == SWALLOWED {
@@ -498,28 +485,12 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
 /// The result of a try.
 enum Tried<A> {
     Done(A),
-    /// Read again.
-    Overtaken,
-    /// Read again, unless this is the cell now; and what was not written.
-    Changed(Option<CellReading>, Unwritten<A>),
+    /// Read again, unless this is the cell now.
+    Overtaken(Option<CellReading>),
     /// It was sent, and had no answer. It compares: it is done by now, or never.
     Lost(BackendError, A),
     /// It was sent, compares nothing, and may be done later.
     Late(BackendError),
-}
-
-/// What a write that the store refused would have stored.
-struct Unwritten<A> {
-    version: i64,
-    state: String,
-    answer: A,
-}
-
-impl<A> Unwritten<A> {
-    /// It is there nevertheless, or another client has written the same.
-    fn is_in(&self, reading: &CellReading) -> bool {
-        (self.version, &self.state) == (reading.version, &reading.state)
-    }
 }
 
 /// The operations on the cell.
@@ -636,7 +607,7 @@ impl<C: Cell> Locks<C> {
         if !draft.change.wakes.is_empty() || is_stuck || !draft.was_long() {
             draft.patience = Patience::Brief;
             let written = self.write(over, &claim.name, draft).await?;
-            return Ok(if let Tried::Done(_) = written { Tried::Overtaken } else { written });
+            return Ok(if let Tried::Done(_) = written { Tried::Overtaken(None) } else { written });
         }
         let is_there = match own {
             Some(own) => self.keep(over, claim, (own, place, draft.now), &draft.ledger).await,
@@ -644,7 +615,7 @@ impl<C: Cell> Locks<C> {
         };
         match is_there {
             Ok(true) => Ok(Tried::Done(draft.change.answer)),
-            Ok(false) => Ok(Tried::Overtaken),
+            Ok(false) => Ok(Tried::Overtaken(None)),
             // L9: it may be there, or will be.
             Err(CellError::Broken(error)) => Ok(Tried::Late(error.of_unknown_outcome())),
             Err(failure) => Err(failure),
@@ -708,8 +679,7 @@ impl<C: Cell> Locks<C> {
             WriteAnswer::Done(written) => written,
             WriteAnswer::Changed(found) | WriteAnswer::Locked(found) => {
                 self.shared.memory.forget(name);
-                let unwritten = Unwritten { version: draft.version + 1, state, answer: draft.change.answer };
-                return Ok(Tried::Changed(found, unwritten));
+                return Ok(Tried::Overtaken(found));
             }
         };
         if !is_ours {

@@ -73,18 +73,3 @@ async fn after_a_batch_of_renewals_broke_no_error_says_that_nothing_happened() {
         assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
     }
 }
-
-/// L9. A proxy that had lost its server sent a write to it again, and said of the second that it changed nothing: a proper
-/// release said that the lease had been lost before.
-#[tokio::test(start_paused = true)]
-async fn a_write_that_a_proxy_repeats_is_known_by_what_it_wrote() {
-    let (store, locks) = stage();
-    store.repeat_writes(1);
-    assert!(matches!(locks.claim(&claim(1)).await, Ok(ClaimAnswer::Granted(_))));
-    store.repeat_writes(1);
-    assert_eq!(locks.release(&name(), claim(1).owner).await.unwrap_err().outcome(), Outcome::Unknown);
-    assert!(locks.inspect(&name()).await.unwrap().holders.is_empty());
-    // What another client has written is another text.
-    assert!(matches!(locks.claim(&claim(2)).await, Ok(ClaimAnswer::Granted(_))));
-    assert_eq!(locks.release(&name(), claim(1).owner).await.unwrap(), Released::WasGone);
-}

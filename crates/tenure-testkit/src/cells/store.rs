@@ -57,8 +57,6 @@ struct Losing {
     removals: usize,
     /// Writes for which another writer is faster.
     races: usize,
-    /// Writes that a proxy repeats.
-    repeats: usize,
 }
 
 /// The cells, and the notifier of all processes.
@@ -114,19 +112,6 @@ impl CellStore {
     /// For how many writes another writer is faster, and leaves the cell as it was.
     pub fn lose_races(&self, count: usize) {
         self.losing().races = count;
-    }
-
-    /// So many writes are repeated by a proxy that has not heard the first answer.
-    pub fn repeat_writes(&self, count: usize) {
-        self.losing().repeats = count;
-    }
-
-    /// How often a write arrives.
-    fn copies(&self) -> usize {
-        let mut losing = self.losing();
-        let copies = 1 + losing.repeats.min(1);
-        losing.repeats = losing.repeats.saturating_sub(1);
-        copies
     }
 
     fn race(&self) -> Result<(), CellError> {
@@ -238,10 +223,9 @@ impl Cell for CellStore {
             late.notified().await;
         }
         self.race()?;
-        let (now, copies) = (self.now(), self.copies());
+        let now = self.now();
         let mut world = self.world();
-        let stored = (0..copies).map(|_| world.cells.write(name, write, now)).last();
-        let stored = stored.expect("BUG: a write arrives");
+        let stored = world.cells.write(name, write, now);
         if matches!(stored, WriteAnswer::Done(_)) {
             for (hint, notifier) in
                 write.hints.iter().flat_map(|hint| world.notifier.iter().map(move |b| (hint, b)))
