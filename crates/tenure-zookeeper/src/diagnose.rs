@@ -228,7 +228,7 @@ mod tests {
         };
         assert!(ensemble("zookeeper://a,b/"));
         let leader = ServerSettings::read("Mode: leader\n", "").unwrap();
-        assert!(!severities("", &[leader.clone()]).contains(&Problem));
+        assert!(!severities("", std::slice::from_ref(&leader)).contains(&Problem));
         assert!(severities("", &[leader.clone(), leader]).contains(&Problem));
         assert!(!ensemble("zookeeper://a/"));
     }

@@ -155,12 +155,12 @@ mod tests {
     async fn server_that_is(mode: &'static str) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        tokio::spawn(async move {
+        TokioHost.spawn(Box::pin(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let _ = stream.read(&mut [0; 16]).await;
                 let _ = stream.write_all(format!("Mode: {mode}\n").as_bytes()).await;
             }
-        });
+        }));
         port
     }
 
