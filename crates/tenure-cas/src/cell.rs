@@ -221,7 +221,7 @@ pub const END: char = '\u{2}';
 ///
 /// **Why that is enough (L1).** A client that finds no table cannot tell whether one with leases was renamed away. A new
 /// table has no lock, so the first grant of each is preceded by [`Cell::make`], which compares that time in its own step,
-/// for every client. A table without this row was made by a person, who knows.
+/// for every client. A person who makes a table decides that no lease is in another one: it has no such row, and no wait.
 pub const OPENS: &str = "\u{1}opens";
 /// How long no lock is made in a table that a client made: leases of that length may be in one that was there before.
 pub const OPENS_AFTER: Duration = Duration::from_secs(10);

@@ -716,7 +716,7 @@ impl<C: Cell> Locks<C> {
     }
 }
 
-/// When a place may be stored that was made at this time: not by a clock behind it, for it would end too early there.
+/// The store times at which a place that was made at `now` may be stored. By a clock behind `now` it would expire too early.
 fn on_time(now: Duration) -> (Duration, Duration) {
     (now, now + LATE)
 }

@@ -107,7 +107,8 @@ async fn a_place_that_is_made_by_a_clock_that_is_behind_is_not_stored() {
     }
 }
 
-/// A proxy sent readings to a replica that had not the last run of a job yet, or by whose clock its time was over: the job ran twice.
+/// A proxy sent readings to a replica. The replica lacked the last run of a job, or its clock showed that the memo had expired: the job
+/// ran twice.
 /// A memo that is asked for to decide is confirmed by a write.
 #[tokio::test(start_paused = true)]
 async fn a_memo_that_decides_is_not_the_one_of_a_replica() {

@@ -138,8 +138,7 @@ impl World {
         self.referee.note(lane, What::Note(words.to_owned()));
     }
 
-    /// From now on a lock lasts so long that what a busy machine does in that time ends none: in a scene in which nobody renews it, nor
-    /// waits for its end.
+    /// Makes the ttl longer than a busy machine takes for a scene in which no process renews the lock or waits for its end.
     pub(crate) fn outlasts_a_busy_machine(&mut self) {
         self.ttl = TTL * slowness();
     }

@@ -281,7 +281,7 @@ async fn no_lock_is_granted_in_a_table_that_a_client_made_a_moment_ago() {
     is_young(&maker.backend.claim(&maker.claim).await.unwrap_err());
     assert_eq!(maker.backend.list("").await.unwrap(), []);
     clock.advance(Duration::from_secs(5));
-    // Whoever knew the other table is told so as well.
+    // A client that used the other table gets the same error.
     for player in [&maker, &older, &player(&server.url(""), "two")] {
         is_young(&player.backend.claim(&player.claim).await.unwrap_err());
     }
