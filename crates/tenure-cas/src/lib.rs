@@ -10,7 +10,7 @@ mod verbs;
 pub use cell::{
     BESIDE, Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, END, Listed, NewCell,
     NewPlace, Newcomer, OPENS, OPENS_AFTER, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, Until,
-    VerbError, WriteAnswer, WrittenCell, listed, promises,
+    VerbError, WriteAnswer, WrittenCell, listed, promises, young,
 };
 pub use encode::{decode, encode};
 pub use memory::TOLERANCE;

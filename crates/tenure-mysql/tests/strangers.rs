@@ -10,12 +10,13 @@ use std::{
 
 use futures_util::future::join_all;
 use mysql_async::prelude::Queryable;
-use tenure_core::{BackendError, BreakScope, ErrorKind, LockName, Outcome, Released, Renewal, Severity};
+use tenure_core::{BreakScope, ErrorKind, LockName, Outcome, Released, Renewal, Severity};
 use tenure_testkit::{
     clock::Clock,
     conformance::player::Player,
     mysql::{MysqlServer, Recipe},
     patience::{slowness, stretch},
+    tables,
 };
 
 use crate::stage::{
@@ -192,33 +193,7 @@ async fn the_victim_of_a_deadlock_tries_again() {
 #[tokio::test]
 async fn a_table_that_was_seen_and_is_away_is_not_made_again() {
     let server = MysqlServer::start();
-    let (a, b) = (player(&server.url(""), "one"), player(&server.url(""), "one"));
-    let first = a.enter().await;
-    b.queue_behind(0).await;
-    server.sql("RENAME TABLE tenure_lock TO elsewhere");
-    let is_away = |error: &BackendError| {
-        assert_eq!(
-            (error.kind(), error.outcome()),
-            (ErrorKind::Unavailable, Outcome::NotApplied),
-            "{error:?}"
-        );
-        assert!(error.to_string().contains("is away"), "{error}");
-    };
-    is_away(&b.backend.claim(&b.claim).await.unwrap_err());
-    is_away(&a.backend.claim(&a.claim).await.unwrap_err());
-    for count in [1, 2] {
-        let grants = vec![first.clone(); count];
-        a.backend.renew(&grants).await.into_iter().for_each(|answer| is_away(&answer.unwrap_err()));
-    }
-    is_away(&b.backend.list("").await.unwrap_err());
-    is_away(&b.backend.inspect(&b.claim.name).await.unwrap_err());
-    is_away(&a.backend.release(&a.claim.name, a.claim.owner).await.unwrap_err());
-    assert_eq!(server.sql("SHOW TABLES"), "elsewhere");
-    server.sql("RENAME TABLE elsewhere TO tenure_lock");
-    assert_eq!(a.renew(&first).await, Renewal::Renewed);
-    b.queue_behind(0).await;
-    assert_eq!(a.leave().await, Released::Released);
-    assert!(enter_in_time(&b).await.token > first.token);
+    tables::is_not_made_again(|name| player(&server.url(""), name), |words| server.sql(words)).await;
 }
 
 /// L2, L5: where an operator makes the table anew, holders are told that they lost, and tokens go on from the clock.
@@ -246,31 +221,7 @@ async fn a_table_that_is_made_anew_has_no_old_lease_and_no_old_token() {
 async fn no_lock_is_granted_in_a_table_that_a_client_made_a_moment_ago() {
     let clock = Clock::new();
     let server = Recipe::new().clock(&clock).start();
-    let older = player(&server.url(""), "one");
-    older.enter().await;
-    server.sql("RENAME TABLE tenure_lock TO elsewhere");
-    let maker = player(&server.url(""), "one");
-    let is_young = |error: &BackendError| {
-        assert_eq!(
-            (error.kind(), error.outcome()),
-            (ErrorKind::Unavailable, Outcome::NotApplied),
-            "{error:?}"
-        );
-        assert!(error.to_string().contains("a client has made the table"), "{error}");
-        assert!(error.retry_hint().is_some_and(|wait| wait <= Duration::from_secs(10)), "{error:?}");
-    };
-    is_young(&maker.backend.claim(&maker.claim).await.unwrap_err());
-    assert_eq!(maker.backend.list("").await.unwrap(), []);
-    clock.advance(Duration::from_secs(5));
-    // A client that used the other table gets the same error.
-    for player in [&maker, &older, &player(&server.url(""), "two")] {
-        is_young(&player.backend.claim(&player.claim).await.unwrap_err());
-    }
-    clock.advance(Duration::from_secs(5));
-    let first = enter_in_time(&maker).await;
-    older.queue_behind(0).await;
-    assert_eq!(maker.leave().await, Released::Released);
-    assert!(enter_in_time(&older).await.token > first.token);
+    tables::grants_nothing_yet(|name| player(&server.url(""), name), |words| server.sql(words), &clock).await;
 }
 
 #[tokio::test]

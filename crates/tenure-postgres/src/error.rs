@@ -42,12 +42,7 @@ pub(crate) fn away(place: &str) -> CellError {
 
 /// The table was made by a client a moment ago, which had seen none.
 pub(crate) fn young(place: &str, left: Duration) -> CellError {
-    let message = format!(
-        "a client has made the table of the locks, which it had not seen before: nothing is granted in it for \
-         another {:.1} s, because leases of an earlier one may be valid",
-        left.as_secs_f64()
-    );
-    CellError::Refused(refused(place, Unavailable, message).retry_after(left))
+    CellError::Refused(refused(place, Unavailable, tenure_cas::young(left)).retry_after(left))
 }
 
 /// A statement that failed after it may have been sent. An error that the server itself answers says that

@@ -11,6 +11,7 @@ use tenure_testkit::{
     postgres::{PostgresServer, Recipe},
     proxy::Proxy,
     redis::Certificates,
+    tables,
 };
 
 use crate::stage::{self, chain, enter_in_time, player, postgres, soon};
@@ -265,31 +266,8 @@ async fn only_a_claim_makes_the_table() {
 async fn no_lock_is_granted_in_a_table_that_a_client_made_a_moment_ago() {
     let clock = Clock::new();
     let server = Recipe::new().clock(&clock).start();
-    let older = player(&server.url(""), "one");
-    older.enter().await;
-    server.psql("ALTER TABLE tenure_lock RENAME TO elsewhere");
-    let maker = player(&server.url(""), "one");
-    let is_young = |error: &BackendError| {
-        assert_eq!(
-            (error.kind(), error.outcome()),
-            (ErrorKind::Unavailable, Outcome::NotApplied),
-            "{error:?}"
-        );
-        assert!(error.to_string().contains("a client has made the table"), "{error}");
-        assert!(error.retry_hint().is_some_and(|wait| wait <= Duration::from_secs(10)), "{error:?}");
-    };
-    is_young(&maker.backend.claim(&maker.claim).await.unwrap_err());
-    assert_eq!(maker.backend.list("").await.unwrap(), []);
-    clock.advance(Duration::from_secs(5));
-    // A client that used the other table gets the same error.
-    for player in [&maker, &older, &player(&server.url(""), "two")] {
-        is_young(&player.backend.claim(&player.claim).await.unwrap_err());
-    }
-    clock.advance(Duration::from_secs(5));
-    let first = enter_in_time(&maker).await;
-    older.queue_behind(0).await;
-    assert_eq!(maker.leave().await, Released::Released);
-    assert!(enter_in_time(&older).await.token > first.token);
+    tables::grants_nothing_yet(|name| player(&server.url(""), name), |words| server.psql(words), &clock)
+        .await;
 }
 
 /// L1, L5: a missing table was taken for an unused one, and a waiter made it and held beside the one whose lease was in it
@@ -297,33 +275,7 @@ async fn no_lock_is_granted_in_a_table_that_a_client_made_a_moment_ago() {
 #[tokio::test]
 async fn a_table_that_was_seen_and_is_away_is_not_made_again() {
     let server = PostgresServer::start();
-    let (a, b) = (player(&server.url(""), "one"), player(&server.url(""), "one"));
-    let first = a.enter().await;
-    b.queue_behind(0).await;
-    server.psql("ALTER TABLE tenure_lock RENAME TO elsewhere");
-    let is_away = |error: &BackendError| {
-        assert_eq!(
-            (error.kind(), error.outcome()),
-            (ErrorKind::Unavailable, Outcome::NotApplied),
-            "{error:?}"
-        );
-        assert!(error.to_string().contains("is away"), "{error}");
-    };
-    is_away(&b.backend.claim(&b.claim).await.unwrap_err());
-    is_away(&a.backend.claim(&a.claim).await.unwrap_err());
-    for count in [1, 2] {
-        let grants = vec![first.clone(); count];
-        a.backend.renew(&grants).await.into_iter().for_each(|answer| is_away(&answer.unwrap_err()));
-    }
-    is_away(&b.backend.list("").await.unwrap_err());
-    is_away(&b.backend.inspect(&b.claim.name).await.unwrap_err());
-    is_away(&a.backend.release(&a.claim.name, a.claim.owner).await.unwrap_err());
-    assert_eq!(server.psql("SELECT to_regclass('tenure_lock') IS NULL"), "t");
-    server.psql("ALTER TABLE elsewhere RENAME TO tenure_lock");
-    assert_eq!(a.renew(&first).await, Renewal::Renewed);
-    b.queue_behind(0).await;
-    assert_eq!(a.leave().await, Released::Released);
-    assert!(enter_in_time(&b).await.token > first.token);
+    tables::is_not_made_again(|name| player(&server.url(""), name), |words| server.psql(words)).await;
 }
 
 #[tokio::test]

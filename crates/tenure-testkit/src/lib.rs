@@ -27,4 +27,5 @@ pub mod rotation;
 pub mod shared;
 pub mod shim;
 pub mod stepped;
+pub mod tables;
 pub mod zookeeper;
