@@ -142,12 +142,12 @@ impl Player {
         matches!(self.ask().await, ClaimAnswer::Granted(_))
     }
 
-    /// Lets what is left of its lease pass, or of the first place in the queue, and sees that it is over. In a line of places it may
-    /// end late if the machine is busy, by as much again as is promised.
+    /// Lets what is left of its lease pass, or of the first place in the queue, and sees that it is over. In a line of places, and
+    /// where a store allows what its answers took, it may end late if the machine is busy.
     pub async fn lapse(&self, arena: &impl Arena, left: Duration) {
         let promises = self.backend.promises();
         arena.pass(left + promises.ttl_grain).await;
-        if promises.absent == Absent::WaitedFor {
+        if promises.absent == Absent::WaitedFor || slowness() > 1 {
             let owner = self.claim.owner.to_string();
             let is_over = async || {
                 let view = self.backend.inspect(&self.claim.name).await;

@@ -609,7 +609,8 @@ impl Roster {
 
     fn of_all(&self, now: Moment, change: impl Fn(&HoldCell)) {
         let mut entries = self.entries();
-        let all: Vec<_> = entries.by_owner.values().cloned().collect();
+        // In the order of their dues, so that a history of the simulation is the same each time.
+        let all: Vec<_> = entries.by_due.values().cloned().collect();
         all.into_iter().for_each(|cell| entries.look_at(now, cell, &change));
     }
 
