@@ -133,6 +133,11 @@ pub(crate) fn unanswered(place: &str) -> BackendError {
     BackendError::new(TimedOut, Outcome::Unknown, message).with("mysql", place)
 }
 
+/// Nobody is left who hears the answer to a login.
+pub(crate) fn ended(place: &str) -> BackendError {
+    refused(place, Unavailable, "the runtime in which the login was under way has ended")
+}
+
 /// No connection was made in time.
 pub(crate) fn silent(place: &str, connect_timeout: Duration) -> BackendError {
     let message = format!("the MySQL server does not answer within connect_timeout={connect_timeout:?}");

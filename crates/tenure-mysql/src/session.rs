@@ -149,7 +149,12 @@ impl Session {
     /// Connects, and looks at what is there.
     async fn open(shared: Arc<Shared>, server: &Server, slot: Arc<Slot>) -> Result<Self, BackendError> {
         let name = server.shown();
-        let conn = connect(&shared.config, server, &name).await?;
+        let login = {
+            let (shared, server, name) = (shared.clone(), server.clone(), name.clone());
+            async move { connect(&shared.config, &server, &name).await }
+        };
+        let ended = || Err(error::ended(&name));
+        let conn = slot.log_in(login).await.unwrap_or_else(ended)?;
         // No MariaDB is older than 10.
         let is_mysql = conn.server_version().0 < 10;
         let (requests, asked) = mpsc::unbounded_channel();

@@ -328,6 +328,27 @@ async fn a_handle_has_one_connection_whatever_its_server_does() {
     }
 }
 
+/// L6: a server may keep a login that was given up: until another service has told it who that is, for example.
+#[tokio::test]
+async fn a_login_that_is_given_up_counts_as_there() {
+    let server = MysqlServer::start();
+    let proxy = Proxy::to(server.port(), 1);
+    let url = format!(
+        "mysql://tenure@127.0.0.1:{}/tenure?ssl-mode=DISABLED&connect_timeout=500ms",
+        proxy.port()
+    );
+    proxy.stall();
+    let asks = player(&url, "one");
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < Duration::from_secs(8) {
+        let _ = asks.backend.inspect(&asks.claim.name).await;
+    }
+    let logins = proxy.traffic().accepted;
+    assert!((1..=4).contains(&logins), "{logins} logins in 8 s");
+    proxy.heal();
+    until("it is served again", async || asks.backend.inspect(&asks.claim.name).await.is_ok()).await;
+}
+
 /// How many sockets of this process lead to a port of 127.0.0.1.
 fn sockets(port: u16) -> usize {
     let all = fs::read_to_string("/proc/self/net/tcp").unwrap();
