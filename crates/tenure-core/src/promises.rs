@@ -138,7 +138,8 @@ pub struct Promises {
     pub served_ttl: Duration,
     /// The parameter of the URL that raises it, if there is one.
     pub max_ttl_parameter: Option<&'static str>,
-    /// The unit to which the store rounds a ttl.
+    /// The unit to which the store rounds a ttl. A database whose answers take longer than that ends a lease which is
+    /// not renewed later by what an answer takes, 2 s at most.
     pub ttl_grain: Duration,
 }
 
