@@ -290,7 +290,10 @@ class Redis(Store):
         self.proxy.set("pass")
 
     def full(self):
-        self.sql("CONFIG", "SET", "maxclients", "3")
+        # Connected before nobody gets in.
+        words = ["redis-cli", "-p", str(self.port), "-a", "a", "--no-auth-warning"]
+        self.admin = subprocess.Popen(words, stdin=subprocess.PIPE, text=True, **QUIET)
+        self.order("CONFIG SET maxclients 4")
         self.proxy.set("reset")
         time.sleep(0.2)
         self.proxy.set("pass")
@@ -301,7 +304,13 @@ class Redis(Store):
         if fault == "auth":
             subprocess.run(b, **QUIET)
         if fault == "full":
-            until(lambda: self.sql("CONFIG", "SET", "maxclients", "10000") == "OK")
+            self.order("CONFIG SET maxclients 10000")
+            until(lambda: self.sql("PING") == "PONG")
+            self.admin.kill()
+
+    def order(self, line):
+        self.admin.stdin.write(line + "\n")
+        self.admin.stdin.flush()
 
 
 def sockets(pids, port):
