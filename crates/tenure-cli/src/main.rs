@@ -1,6 +1,7 @@
 //! The command `tenure`: runs a program under a lock, shows holders and waiters, breaks a lock.
 
 mod args;
+mod beside;
 mod bench;
 mod calendar;
 mod child;

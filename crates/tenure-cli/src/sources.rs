@@ -69,21 +69,17 @@ impl Surroundings {
 
     pub(crate) fn named(&self, flag: Option<&str>) -> Result<Named, Stop> {
         if let Some(url) = flag {
-            return Ok(Named { url: url.to_owned(), by: By::User, source: None });
+            return Ok(Named { url: url_in("--url", url)?, by: By::User, source: None });
         }
         let (url, file) = (self.text(URL)?, self.text(URL_FILE)?);
         if let Some(named) = named_by(URL, (url, file.map(PathBuf::from)), (URL, URL_FILE))? {
             return Ok(named);
         }
         for path in self.settings().into_iter().chain([self.system.clone()]) {
-            if let Some(settings) = self.read(&path)?
-                && let Some(named) = named_by(
-                    &path.display().to_string(),
-                    (settings.url, settings.url_file),
-                    ("url", "url_file"),
-                )?
-            {
-                return Ok(named);
+            if let Some(settings) = self.read(&path)? {
+                let place = path.display().to_string();
+                let named = named_by(&place, (settings.url, settings.url_file), ("url", "url_file"))?;
+                return named.ok_or_else(|| Stop::usage(format!("{place} names no store: {WRITE}")));
             }
         }
         let file = self.state()?.join("locks.db");
@@ -111,7 +107,10 @@ impl Surroundings {
 
     /// The user's file of settings; none in the home of another account.
     fn settings(&self) -> Option<PathBuf> {
-        let folder = self.absolute("XDG_CONFIG_HOME").or_else(|| Some(self.home()?.join(".config")))?;
+        // Of an account whose home is no folder, such as /dev/null.
+        let is_folder = |home: &PathBuf| !fs::metadata(home).is_ok_and(|home| !home.is_dir());
+        let own = || Some(self.home().filter(is_folder)?.join(".config"));
+        let folder = self.absolute("XDG_CONFIG_HOME").or_else(own)?;
         self.owner_of_another(&folder).is_none().then(|| folder.join("tenure/config.toml"))
     }
 
@@ -126,11 +125,22 @@ impl Surroundings {
         (owner != self.uid && owner != 0).then_some(owner)
     }
 
-    /// What a file of settings has; none if it is not there.
+    /// What a file of settings has; none if it is certainly not there. Any doubt is an error: the next source would name
+    /// another store, whose locks exclude none of this one.
     fn read(&self, path: &Path) -> Result<Option<Settings>, Stop> {
-        // One behind a folder that this user cannot enter is not there.
-        let Ok(metadata) = fs::metadata(path) else { return Ok(None) };
         let place = path.display();
+        let metadata = match fs::metadata(path) {
+            Ok(metadata) => metadata,
+            Err(error) if is_absent(path, &error) => return Ok(None),
+            Err(error) => {
+                return Err(Stop::usage(format!(
+                    "{place} may name the store, and cannot be looked at: {error}; name a store with --url or {URL}"
+                )));
+            }
+        };
+        if !metadata.is_file() {
+            return Err(Stop::usage(format!("{place} is not a file")));
+        }
         if metadata.uid() != self.uid && metadata.uid() != 0 {
             let owner = metadata.uid();
             return Err(Stop::usage(format!(
@@ -143,9 +153,7 @@ impl Surroundings {
             let at = error.span().map_or(0, |span| span.start);
             let line =
                 text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count() + 1;
-            Stop::usage(format!(
-                "{place} is wrong in line {line}: it may have url = \"URL\" or url_file = \"PATH\""
-            ))
+            Stop::usage(format!("{place} is wrong in line {line}: {WRITE}"))
         })
     }
 
@@ -182,12 +190,12 @@ fn named_by(
     (url, file): (Option<String>, Option<PathBuf>),
     (key, file_key): (&str, &str),
 ) -> Result<Option<Named>, Stop> {
-    let (url, place, source) = match (url.filter(|url| !url.is_empty()), file) {
+    let (url, place, source) = match (url, file) {
         (None, None) => return Ok(None),
         (Some(_), Some(_)) => {
             return Err(Stop::usage(format!("{key} and {file_key} are both set; keep one")));
         }
-        (Some(url), None) => (url, source.to_owned(), None),
+        (Some(url), None) => (url_in(source, &url)?, source.to_owned(), None),
         (None, Some(file)) => {
             if !file.is_absolute() {
                 return Err(Stop::usage(format!(
@@ -211,11 +219,23 @@ fn named_by(
 /// The URL in a file: its one line.
 fn read_url(file: &Path) -> Result<String, Stop> {
     let text = fs::read_to_string(file).map_err(|error| unreadable(file, &error))?;
+    url_in(&file.display().to_string(), &text)
+}
+
+/// A URL without what an editor, another system or a shell may leave around it: with a blank or a CR at its end it would
+/// name another file.
+fn url_in(place: &str, text: &str) -> Result<String, Stop> {
     match text.trim() {
-        "" => Err(Stop::usage(format!("{} has no URL", file.display()))),
-        url if url.contains('\n') => Err(Stop::usage(format!("{} has more than a URL", file.display()))),
+        "" => Err(Stop::usage(format!("{place} has no URL"))),
+        url if url.contains(char::is_control) => Err(Stop::usage(format!("{place} has more than a URL"))),
         url => Ok(url.to_owned()),
     }
+}
+
+/// Nothing has this name: neither a link that leads nowhere nor a folder that is hidden may lead to it.
+fn is_absent(path: &Path, error: &io::Error) -> bool {
+    let nearest = path.ancestors().find(|path| fs::symlink_metadata(path).is_ok());
+    error.kind() == io::ErrorKind::NotFound && nearest.is_none_or(|nearest| fs::metadata(nearest).is_ok())
 }
 
 fn unreadable(file: &Path, error: &io::Error) -> Stop {
@@ -225,6 +245,7 @@ fn unreadable(file: &Path, error: &io::Error) -> Stop {
 const URL: &str = "TENURE_URL";
 const URL_FILE: &str = "TENURE_URL_FILE";
 const SYSTEM: &str = "/etc/tenure/config.toml";
+const WRITE: &str = "it may have url = \"URL\" or url_file = \"PATH\"";
 pub(crate) const NAME_ONE: &str = "name a store with --url or TENURE_URL, or give the unit a StateDirectory=";
 
 #[cfg(test)]
@@ -282,6 +303,57 @@ mod tests {
         let (_folder, around) = surroundings(|_| None);
         fs::write(&around.system, "url = 'sqlite:x'").unwrap();
         assert!(refused(around.named(None)).contains("is relative"));
+    }
+
+    /// L1: each of them was taken for no settings at all, and two commands held one lock in two files.
+    #[test]
+    fn settings_that_may_be_there_are_not_passed_over() {
+        let (folder, around) = surroundings(|_| None);
+        let own = folder.path().join(".config/tenure");
+        fs::create_dir_all(&own).unwrap();
+        let file = own.join("config.toml");
+        for text in ["", "# url = 'redis://h'\n", "url = ''", "url = ' '"] {
+            fs::write(&file, text).unwrap();
+            let why = refused(around.named(None));
+            assert!(why.contains("names no store") || why.contains("has no URL"), "{text}: {why}");
+        }
+        fs::remove_file(&file).unwrap();
+        assert!(around.named(None).unwrap().by == By::Default);
+        for to in ["/nonexistent/config.toml", "config.toml"] {
+            std::os::unix::fs::symlink(to, &file).unwrap();
+            assert!(refused(around.named(None)).contains("cannot be looked at"));
+            fs::remove_file(&file).unwrap();
+        }
+        fs::create_dir(&file).unwrap();
+        assert!(refused(around.named(None)).contains("is not a file"));
+        fs::remove_dir(&file).unwrap();
+        fs::remove_dir(&own).unwrap();
+        fs::write(&own, "url = 'redis://h'").unwrap();
+        assert!(refused(around.named(None)).contains("cannot be looked at"));
+        fs::remove_file(&own).unwrap();
+        std::os::unix::fs::symlink("/nonexistent", &own).unwrap();
+        assert!(refused(around.named(None)).contains("cannot be looked at"));
+    }
+
+    #[test]
+    fn a_home_that_is_no_folder_has_no_settings() {
+        let (_folder, around) = surroundings(|name| (name == "HOME").then(|| "/dev/null".into()));
+        fs::write(&around.system, "url = 'sqlite:/of/the/host'").unwrap();
+        assert!(is(&around.named(None), "sqlite:/of/the/host"));
+    }
+
+    /// L1: a CR or a blank that an editor or `docker --env-file` leaves behind a URL named another file.
+    #[test]
+    fn what_is_around_a_url_is_no_part_of_it() {
+        let (_folder, around) = surroundings(|name| (name == "TENURE_URL").then(|| "sqlite:/a/b\r".into()));
+        assert!(is(&around.named(None), "sqlite:/a/b"));
+        assert!(is(&around.named(Some(" redis://h\n")), "redis://h"));
+        assert!(refused(around.named(Some(" "))).contains("--url has no URL"));
+        let (_folder, around) = surroundings(|_| None);
+        fs::write(&around.system, "url = 'sqlite:/a/b '").unwrap();
+        assert!(is(&around.named(None), "sqlite:/a/b"));
+        fs::write(&around.system, "url = \"redis://h\\nredis://i\"").unwrap();
+        assert!(refused(around.named(None)).contains("more than a URL"));
     }
 
     /// A file of settings may hold a password.

@@ -7,10 +7,12 @@ use std::{
     sync::OnceLock,
 };
 
+use nix::unistd::Uid;
 use tenure::{ConfigError, Locker, command::Volume};
 
 use crate::{
     args::Global,
+    beside::{self, Beside},
     exit::{self, Stop, UNAVAILABLE, chain},
     sources::{By, NAME_ONE, Named, Surroundings},
 };
@@ -22,16 +24,30 @@ static CHOSEN: OnceLock<Named> = OnceLock::new();
 pub(crate) async fn connect(global: &Global) -> Result<Locker, Stop> {
     let locks = look(global).await?;
     let named = chosen(global)?;
-    if let (By::Default, Some(file)) = (&named.by, named.file())
-        && !file.exists()
-        && !global.quiet
-    {
-        let file = file.display();
-        exit::warn(&format!(
-            "no store is named: locks are kept in {file}, for this account on this host; --url names another store"
-        ));
+    if let (By::Default, Some(file)) = (&named.by, named.file()) {
+        tell_of_default(file, global.quiet);
     }
     Ok(locks)
+}
+
+/// Says where locks are if nothing named a store: once, and whenever another account uses a default file as well.
+fn tell_of_default(file: &Path, quiet: bool) {
+    let place = file.display();
+    // OK to drop an error: then nothing is known about others.
+    let beside = beside::others(Uid::effective().as_raw(), file).ok().flatten();
+    if quiet {
+        return;
+    }
+    if let Some(Beside { uid, file }) = beside {
+        exit::warn(&format!(
+            "no store is named: locks are kept in {place}, and others now in {file} (uid {uid}), which do not exclude each \
+             other; name one store with --url, TENURE_URL or /etc/tenure/config.toml"
+        ));
+    } else if !file.exists() {
+        exit::warn(&format!(
+            "no store is named: locks are kept in {place}, for this account on this host; --url names another store"
+        ));
+    }
 }
 
 /// Connects to the store for a verb that acquires nothing new.

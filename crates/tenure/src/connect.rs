@@ -42,8 +42,8 @@ use crate::{error::ConfigError, host::TokioHost, locker::Locker};
 /// | `etcd://HOST,HOST` | `etcd` |
 ///
 /// The README of each backend lists its parameters. In a user or a password write `/` as `%2F`, `?` as `%3F` and
-/// `@` as `%40`, or use the builder of the store. Most backends send nothing yet: the first request then detects a
-/// store that is down.
+/// `@` as `%40`, or use the builder of the store. Blanks and line ends around a URL are no part of it. Most backends
+/// send nothing yet: the first request then detects a store that is down.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -85,6 +85,8 @@ pub(crate) fn backend(
     file: Option<&Path>,
     host: &Arc<dyn Host>,
 ) -> Result<BackendHandle, ConfigError> {
+    // From a variable or a file: with a CR or a blank at its end it would name another file.
+    let url = url.trim();
     let scheme = scheme(url);
     match scheme {
         #[cfg(feature = "memory")]
@@ -362,6 +364,14 @@ mod tests {
     fn said(url: &str) -> String {
         let host: Arc<dyn Host> = Arc::new(TokioHost);
         unknown(url, &host).to_string()
+    }
+
+    /// L1: `docker --env-file` leaves a CR.
+    #[cfg(feature = "memory")]
+    #[test]
+    fn what_is_around_a_url_is_no_part_of_it() {
+        let host: Arc<dyn Host> = Arc::new(TokioHost);
+        assert!(backend(" memory:\r\n", None, &host).is_ok());
     }
 
     #[test]
