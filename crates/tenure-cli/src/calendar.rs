@@ -4,6 +4,8 @@ use std::{fmt, time::Duration};
 
 use jiff::{SignedDuration, Timestamp, civil, tz::TimeZone};
 
+use crate::exit::Stop;
+
 /// The length of a slot on a day of 24 hours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Period(Duration);
@@ -31,13 +33,15 @@ impl Period {
 
     /// When the slot of now began, since the Unix epoch.
     ///
-    /// Slots are counted by the clock on the wall of the place, from a Monday at midnight, so that one of a day begins at midnight,
+    /// Slots are counted by the clock on the wall of the place: from midnight if they are shorter than a day, so that the last
+    /// one of a day may be short, and from a Monday at midnight if they are longer. So one of a day begins at midnight,
     /// whatever the length of the day. An hour that the clock shows twice is two slots, but not two of longer ones.
     pub(crate) fn began(self, zone: &TimeZone, now: Timestamp) -> Duration {
         let local = zone.to_datetime(now);
-        let monday = civil::date(1970, 1, 5).to_datetime(civil::Time::midnight());
+        let first = if self.0 < 24 * HOUR { local.date() } else { civil::date(1970, 1, 5) };
+        let first = first.to_datetime(civil::Time::midnight());
         let length = i64::try_from(self.0.as_secs()).expect("BUG: it is checked");
-        let into = local.duration_since(monday).as_secs().rem_euclid(length);
+        let into = local.duration_since(first).as_secs().rem_euclid(length);
         let nanos = SignedDuration::from_nanos(i64::from(local.subsec_nanosecond()));
         let into = SignedDuration::from_secs(into) + nanos;
         let began = match self.0 <= HOUR {
@@ -63,6 +67,18 @@ impl fmt::Display for Period {
 const HOUR: Duration = Duration::from_secs(3600);
 /// What is remembered of a run is kept for twice as long and a day, and a memo for 366 days.
 const LONGEST: Duration = Duration::from_secs(180 * 24 * 3600);
+
+/// The zone of this host: that of `TZ`, or of its settings, or UTC if it has none.
+///
+/// # Errors
+/// `TZ` names none that is known: days would be counted in another zone than those of the other hosts.
+pub(crate) fn zone_of_host() -> Result<TimeZone, Stop> {
+    let is_named = std::env::var_os("TZ").is_some_and(|zone| !zone.is_empty());
+    match TimeZone::try_system() {
+        Err(_) if is_named => Err(Stop::usage("TZ names no time zone that is known: write one like Europe/Berlin, or use --tz")),
+        zone => Ok(zone.unwrap_or(TimeZone::UTC)),
+    }
+}
 
 /// A zone by its name, as `Europe/Berlin`.
 pub(crate) fn zone(name: &str) -> Result<TimeZone, String> {
@@ -110,6 +126,20 @@ mod tests {
         }
         assert_eq!(slots("week", "Europe/Berlin", "2026-10-18T22:00Z", "2026-10-25T23:00Z"), 1);
         assert_eq!(slots("day", "Europe/Berlin", "2026-10-18T22:00Z", "2026-10-25T23:00Z"), 7);
+    }
+
+    /// `--once-per 7h` began its slots at any hour of the day.
+    #[test]
+    fn slots_that_do_not_fill_a_day_begin_anew_at_midnight() {
+        let (seven, zone) = (Period::read("7h").unwrap(), zone("Europe/Berlin").unwrap());
+        for (now, hour) in [("00:00:05", 0), ("06:59:59", 0), ("07:00:00", 7), ("20:59:59", 14), ("23:59:59", 21)] {
+            for day in 20..28 {
+                let zoned = |time: &str| format!("2026-11-{day}T{time}[Europe/Berlin]").parse::<jiff::Zoned>().unwrap();
+                let began = zoned(&format!("{hour:02}:00:00")).timestamp().as_duration();
+                assert_eq!(seven.began(&zone, zoned(now).timestamp()), Duration::try_from(began).unwrap(), "{day} {now}");
+            }
+        }
+        assert_eq!(slots("7h", "Europe/Berlin", "2026-11-27T23:00Z", "2026-11-28T23:00Z"), 4);
     }
 
     #[test]

@@ -96,6 +96,7 @@ impl Child {
         let watched = Watched {
             command: command.as_raw(),
             tenure: tenure.as_raw(),
+            is_reaped: false,
             adopts: scope.adopts,
             owner: owner.clone(),
         };
@@ -107,7 +108,7 @@ impl Child {
         }
         // If it was killed at the gate, the next check finds it dead.
         let _ = open.write_all(b".");
-        let family = Family { command, tenure, watcher: watcher.pid(), scope, owner };
+        let family = Family { command, is_reaped: false, tenure, watcher: watcher.pid(), scope, owner };
         let (stopping, was_suspended, hung_up) = (false, false, false);
         let (code, is_out_of_reach) = (None, false);
         Ok(Self { family, terminal, stopping, was_suspended, hung_up, watcher, code, is_out_of_reach })
@@ -120,8 +121,14 @@ impl Child {
         // command may keep leaving new ones.
         for _ in 0..MOST {
             match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
-                Ok(Some((pid, status))) if pid.as_raw_pid() == self.family.command.as_raw() => {
+                Ok(Some((pid, status)))
+                    if pid.as_raw_pid() == self.family.command.as_raw() && !self.family.is_reaped =>
+                {
                     self.code = self.code.or_else(|| self.ended(status));
+                    if self.code.is_some() && self.family.scope.adopts {
+                        self.family.is_reaped = true;
+                        self.watcher.reaped(self.family.command);
+                    }
                     let why = status.stopping_signal().filter(|why| self.is_job_control(*why));
                     change = why.map_or(change, ChildChange::Suspended);
                 }

@@ -12,7 +12,7 @@ use tenure::{
 
 use crate::{
     args::{Global, Run},
-    calendar::Period,
+    calendar::{Period, zone_of_host},
     exit::{self, Stop},
     signals::Signals,
     text,
@@ -34,22 +34,28 @@ pub(crate) struct Every<'a> {
 impl<'a> Every<'a> {
     /// `None` if the command has no interval. Takes the name of its lock, and the function that applies the
     /// settings of that lock.
+    ///
+    /// # Errors
+    /// The time zone of this host cannot be read.
     pub(crate) fn of(
         global: &'a Global,
         locks: &Locker,
         args: &Run,
         (name, set): (&LockName, impl Fn(Lock) -> Lock),
-    ) -> Option<Self> {
-        let calendar = args.once_per.map(|per| (per, args.tz.clone().unwrap_or_else(TimeZone::system)));
-        let every = calendar.as_ref().map(|(per, _)| per.longest()).or(args.every)?;
+    ) -> Result<Option<Self>, Stop> {
+        let calendar = match args.once_per {
+            Some(per) => Some((per, args.tz.clone().map_or_else(zone_of_host, Ok)?)),
+            None => None,
+        };
+        let Some(every) = calendar.as_ref().map(|(per, _)| per.longest()).or(args.every) else { return Ok(None) };
         let often = match &calendar {
             Some((per, zone)) => format!("per {per} of {}", zone.iana_name().unwrap_or("this host's clock")),
             None => format!("in {}", text::seconds(every)),
         };
         let name = name.clone();
-        let once = locks.once(&name).interval(every).jitter(EARLY.min(every / 10)).with(set);
+        let once = locks.once(&name).interval(every).with(set);
         let (even_if_failed, skip_exit_code) = (args.even_if_failed, args.skip_exit_code);
-        Some(Self { global, once, calendar, name, often, even_if_failed, skip_exit_code })
+        Ok(Some(Self { global, once, calendar, name, often, even_if_failed, skip_exit_code }))
     }
 
     /// The exit code if the job is not due, before any wait. If the store fails now, a later step waits for it.
@@ -64,6 +70,14 @@ impl<'a> Every<'a> {
     /// The same under the lock, because another host may have run it during the wait. Returns the turn, which `count` needs.
     pub(crate) async fn skip_now(&self, signals: &mut Signals) -> Result<Result<Turn, u8>, Stop> {
         let turn = self.turn(signals, true).await?.map_err(|error| stop(&error).of(&self.name))?;
+        if let Some(ahead) = turn.as_ref().ok().and_then(Turn::ahead) {
+            exit::warn(&format!(
+                "{}: the last run does not count: its slot begins in {} by the clocks of the store and of this host, so that of \
+                 its host was wrong",
+                self.name,
+                text::seconds(ahead)
+            ));
+        }
         Ok(turn.map_err(|last| self.skip(&last)))
     }
 
@@ -147,10 +161,6 @@ impl<'a> Every<'a> {
         self.question("counting the run").awaited(signal, self.once.count(lease, turn, began)).await
     }
 }
-
-/// How much earlier than it is due a run may begin, if that is no more than a tenth of the interval: schedulers have the period of
-/// the interval, and start nothing to the millisecond.
-const EARLY: Duration = Duration::from_secs(60);
 
 fn stop(error: &HoldError) -> Stop {
     match error {

@@ -29,6 +29,9 @@ use crate::{
 pub(crate) struct Family {
     /// The command. It is the leader of its group at the start.
     pub(crate) command: Pid,
+    /// `tenure` has waited for the command: its pid, and so the number of its group, may be another's by now. Only where what
+    /// is left of the command is found without it.
+    pub(crate) is_reaped: bool,
     /// `tenure`, the parent of the command.
     pub(crate) tenure: Pid,
     /// The watcher: a child of `tenure` that does not belong to the family.
@@ -61,9 +64,10 @@ impl Family {
 
     /// Sends a signal to all processes. False without the permission for one of them, as after a change of user.
     pub(crate) fn signal(&self, signal: Signal) -> bool {
-        let mut in_reach = killpg(self.command, signal) != Err(Errno::EPERM);
+        let mut in_reach = self.is_reaped || killpg(self.command, signal) != Err(Errno::EPERM);
         let all = self.all().unwrap_or_else(|_| self.command().into_iter().collect());
-        for process in all.iter().filter(|process| !process.is_dead && process.group != self.command) {
+        let is_alone = |process: &&Process| !process.is_dead && (self.is_reaped || process.group != self.command);
+        for process in all.iter().filter(is_alone) {
             in_reach &= process.signal(signal as i32);
         }
         in_reach
@@ -128,7 +132,7 @@ impl Family {
             }
         }
         let tree = self.tree(&all);
-        all.retain(|process| process.group == self.command || tree.contains(&process.pid));
+        all.retain(|process| !self.is_reaped && process.group == self.command || tree.contains(&process.pid));
         all.retain(|process| Some(process.pid) != self.watcher);
         Ok(all)
     }
@@ -486,6 +490,7 @@ mod tests {
     fn a_child_whose_parent_cannot_be_read_is_one_of_the_family() {
         let (tenure, child) = (Pid::from_raw(5), Pid::from_raw(7));
         let family = Family {
+            is_reaped: false,
             command: Pid::from_raw(6),
             tenure,
             watcher: Some(Pid::from_raw(8)),

@@ -31,7 +31,7 @@ pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
     Task::from(&args).check()?;
     let wanted = LockNames::of(&mut args, std::env::args_os())?;
     let task = Task::from(&args);
-    let mut started = Started::new(global, &task, wanted).await?.every(&args);
+    let mut started = Started::new(global, &task, wanted).await?.every(&args)?;
     started.refuse_nested().await?;
     if let Some(code) = started.skip_early().await? {
         return Ok(code);
@@ -120,9 +120,9 @@ impl<'a> Started<'a> {
     }
 
     /// The same with an interval, if one was named.
-    fn every(self, args: &Run) -> Self {
-        let every = Every::of(self.global, &self.locks, args, (self.wanted.name(), |lock| self.set(lock)));
-        Self { every, ..self }
+    fn every(self, args: &Run) -> Result<Self, Stop> {
+        let every = Every::of(self.global, &self.locks, args, (self.wanted.name(), |lock| self.set(lock)))?;
+        Ok(Self { every, ..self })
     }
 
     pub(crate) fn locks(&self) -> &Locker {
@@ -742,6 +742,11 @@ pub(crate) struct Task {
 impl Task {
     /// Checked before the store is opened, which may create a file. A default is never longer than this one.
     pub(crate) fn check(&self) -> Result<(), Stop> {
+        if let (Some(min), Some(max)) = (self.min_hold, self.max_hold)
+            && min > max
+        {
+            return Err(Stop::usage("--min-hold is longer than --max-hold: the lock cannot be held for both"));
+        }
         Stopping::new(self.grace, self.ttl.unwrap_or_default().ttl()).map(drop)
     }
 

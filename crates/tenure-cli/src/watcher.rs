@@ -85,6 +85,12 @@ impl Watcher {
             self.hear();
             self.process = None;
         }
+        if let Some(watched) = self.watched.as_mut().filter(|watched| watched.command == pid.as_raw()) {
+            watched.is_reaped = true;
+            let message = Message::Watch(watched.clone());
+            // If it cannot be sent, it was killed just now: its successor is told.
+            let _ = self.process.as_mut().map(|process| say(&mut process.line, &message));
+        }
     }
 
     /// It sends a message before it acts.
@@ -205,6 +211,8 @@ enum Message {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Watched {
     pub(crate) command: i32,
+    /// As in [`Family`].
+    pub(crate) is_reaped: bool,
     pub(crate) tenure: i32,
     pub(crate) adopts: bool,
     /// The owner, which is in the environment of all descendants of the command.
@@ -327,6 +335,7 @@ fn family(watched: &Watched, scope: Scope) -> Family {
     let pid = Pid::from_raw;
     Family {
         command: pid(watched.command),
+        is_reaped: watched.is_reaped,
         tenure: pid(watched.tenure),
         watcher: Some(getpid()),
         scope,
@@ -413,7 +422,8 @@ mod tests {
     #[test]
     fn a_message_is_one_short_line_and_read_as_it_was_written() {
         let at = |seconds| Moment { boot: Duration::from_secs(seconds), wall: Duration::new(seconds, 1) };
-        let watched = Watched { command: 7, tenure: 1, adopts: true, owner: "0".repeat(48) };
+        let watched =
+            Watched { command: 7, is_reaped: false, tenure: 1, adopts: true, owner: "0".repeat(48) };
         for message in [Message::Watch(watched), Message::Until(Deadline::new(Some(at(u64::MAX)), at(9)))] {
             let line = serde_json::to_string(&message).unwrap();
             assert!(

@@ -18,8 +18,8 @@ use crate::{
 /// the interval is skipped.
 ///
 /// # What is promised
-/// The starts of two successful runs are at least one interval apart, by the store's clock, as long as the store
-/// keeps its memos. A run that failed, or whose lease was lost, does not count: the job runs again.
+/// The starts of two successful runs are at least one interval less its [tolerance](Self::jitter) apart, by the store's
+/// clock, as long as the store keeps its memos, and n intervals hold n + 1 of them at most. A run that failed, or whose lease was lost, does not count: the job runs again.
 ///
 /// # What is not promised
 /// A store that lost its data, such as a Redis that was restarted without persistence, may let the job run again.
@@ -47,7 +47,8 @@ use crate::{
 pub struct RunOnce {
     lock: Lock,
     every: Duration,
-    jitter: Duration,
+    /// `None`: a tenth of the interval.
+    jitter: Option<Duration>,
     slot: Option<Slot>,
     even_if_failed: bool,
 }
@@ -87,9 +88,22 @@ pub struct LastRun {
 pub struct Turn {
     /// When the store was asked.
     asked_at: Moment,
+    /// How long its answer took.
+    took: Duration,
     /// How long before it was due.
     early: Duration,
     slot: Option<Slot>,
+    /// The last run was counted for a slot that begins this much later than now, and does not count.
+    ahead: Option<Duration>,
+}
+
+impl Turn {
+    /// The last run was counted for a slot that begins this much later than the store's now: the clock of its host was
+    /// wrong, and it does not count.
+    #[doc(hidden)]
+    pub fn ahead(&self) -> Option<Duration> {
+        self.ahead
+    }
 }
 
 /// When a slot of a calendar begins, since the Unix epoch.
@@ -97,8 +111,7 @@ type Slot = Duration;
 
 impl RunOnce {
     pub(crate) fn new(lock: Lock) -> Self {
-        let (every, jitter) = (Duration::ZERO, Duration::ZERO);
-        Self { lock: lock.fifo(), every, jitter, slot: None, even_if_failed: false }
+        Self { lock: lock.fifo(), every: Duration::ZERO, jitter: None, slot: None, even_if_failed: false }
     }
 
     /// The interval, from the start of one run that counts to the start of the next: 1 ms to 366 days. There is no
@@ -110,15 +123,20 @@ impl RunOnce {
 
     /// Lets a run begin this much before it is due, for a scheduler whose period is the interval: it never starts a job to the
     /// millisecond. The next run is due an interval after that due time, not after the early start, so n intervals hold n + 1
-    /// runs at most. Default: zero, which is exact. More than half of the interval counts as half of it. Give the same one
-    /// everywhere.
+    /// runs at most. Default: a tenth of the interval, at most 60 s, as in `tenure run --every`; zero is exact. More than half
+    /// of the interval counts as half of it. Give the same one everywhere.
     ///
     /// # Timing
-    /// A run that begins late is due again an interval after its start. Due times are kept to a thousandth of the interval, at
-    /// most 1 s, so that requests that take their time do not move them on from run to run.
+    /// A run that begins late is due again an interval after its start. Due times are kept to a thousandth of the interval, or
+    /// to what an answer of the store takes, at most 1 s, so that requests do not move them on from run to run.
     #[must_use]
     pub fn jitter(self, early: Duration) -> Self {
-        Self { jitter: early, ..self }
+        Self { jitter: Some(early), ..self }
+    }
+
+    /// How early a run may begin.
+    fn early(&self) -> Duration {
+        self.jitter.unwrap_or_else(|| EARLY.min(self.every / 10)).min(self.every / 2)
     }
 
     /// Instead of once per interval: once in a slot of a calendar, which began then, since the Unix epoch. The interval is how
@@ -220,7 +238,9 @@ impl RunOnce {
     /// Changes nothing.
     #[doc(hidden)]
     pub async fn turn(&self) -> Result<Result<Turn, LastRun>, HoldError> {
-        self.turn_by(async |lock| Ok(lock.inspect().await?.memo)).await
+        // One that is held decides whether a slot that is ahead counts.
+        let (turn, _) = self.turn_by(async |lock| Ok(lock.inspect().await?.memo)).await?;
+        Ok(turn)
     }
 
     /// The same for a program that holds the lock: it decides whether the job runs. Another client may have run it
@@ -237,22 +257,47 @@ impl RunOnce {
     /// Changes nothing.
     #[doc(hidden)]
     pub async fn turn_held(&self) -> Result<Result<Turn, LastRun>, HoldError> {
-        self.turn_by(async |lock| lock.memo().await).await
+        let (turn, counted) = self.turn_by(async |lock| lock.memo().await).await?;
+        let (Ok(Turn { ahead: Some(_), .. }), Some((began, run))) = (&turn, counted) else { return Ok(turn) };
+        // Two clocks of three must say so, those of the store and of this host: one that is late would run the job again.
+        let view = self.lock.inspect().await.map_err(AcquireError::Store)?;
+        let now = view.holders.iter().filter_map(|holder| holder.since).max();
+        Ok(match now.and_then(|now| self.ahead_of(began, now)) {
+            Some(ahead) => turn.map(|turn| Turn { ahead: Some(ahead), ..turn }),
+            None => Err(run),
+        })
     }
 
+    /// Whether it may run, and what it knows of a run in a slot that lies ahead.
+    #[expect(clippy::type_complexity, reason = "a turn, and what its second look needs")]
     async fn turn_by(
         &self,
         ask: impl AsyncFnOnce(&Lock) -> Result<Option<MemoView>, BackendError>,
-    ) -> Result<Result<Turn, LastRun>, HoldError> {
+    ) -> Result<(Result<Turn, LastRun>, Option<(Slot, LastRun)>), HoldError> {
         self.check().map_err(AcquireError::from)?;
-        let asked_at = self.lock.host().now();
+        let host = self.lock.host();
+        let asked_at = host.now();
         let memo = ask(&self.lock).await.map_err(AcquireError::Store)?;
-        let counted = memo.as_ref().and_then(CountedRun::read);
-        let due_in = counted.as_ref().map_or(Duration::ZERO, |counted| counted.due_in(self));
-        Ok(match counted {
-            Some(counted) if due_in > self.jitter.min(self.every / 2) => Err(counted.run),
-            _ => Ok(Turn { asked_at, early: due_in, slot: self.slot }),
+        let took = asked_at.elapsed(host.now());
+        let mut turn = Turn { asked_at, took, early: Duration::ZERO, slot: self.slot, ahead: None };
+        let Some(counted) = memo.as_ref().and_then(CountedRun::read) else { return Ok((Ok(turn), None)) };
+        turn.early = counted.due_in(self);
+        if let (Counted::Slot(began), true) = (counted.counted, turn.early == Duration::MAX)
+            && let Some(ahead) = self.ahead_of(began, host.now().wall.saturating_sub(counted.run.ago))
+        {
+            turn = Turn { early: Duration::ZERO, ahead: Some(ahead), ..turn };
+            return Ok((Ok(turn), Some((began, counted.run))));
+        }
+        Ok(match turn.early > self.early() {
+            true => (Err(counted.run), None),
+            false => (Ok(turn), None),
         })
+    }
+
+    /// By how much a slot begins later than that, if clocks that differ a little do not explain it.
+    fn ahead_of(&self, began: Slot, at: Duration) -> Option<Duration> {
+        let ahead = began.checked_sub(at)?;
+        (ahead > (self.every / 10).clamp(DIFFER_LEAST, DIFFER_MOST)).then_some(ahead)
     }
 
     /// The last run that counts, if it is not time yet.
@@ -287,12 +332,14 @@ impl RunOnce {
             // A client whose clock is late asks for a slot that has ended.
             Some(_) => Some(self.every.saturating_mul(2).saturating_add(DAY)),
             // This clock may run faster than the store's (A1).
-            None if self.jitter.is_zero() => self.every.checked_sub(began - began / 100),
+            None if self.early().is_zero() => self.every.checked_sub(began - began / 100),
             None => self.next_due_in(turn, began),
         };
         let Some(left) = left.filter(|left| !left.is_zero()) else { return Ok(()) };
         let (by, what) = (self.lock.who(), Counted::of(self.every, turn.slot));
-        let text = format!("{what} ms, after {} ms, by {by}", began.as_millis());
+        // A store may keep the memo longer, which would move the due time on from run to run.
+        let due = turn.slot.map_or_else(|| format!("{DUE}{}", left.as_millis()), |_| String::new());
+        let text = format!("{what}{due} ms, after {} ms, by {by}", began.as_millis());
         let memo = Memo::new(text, left.min(Memo::MAX_KEPT));
         let memo = memo.map_err(|error| HoldError::NotCounted(error.into()))?;
         lease.leave(&memo).await.map_err(HoldError::NotCounted)
@@ -303,7 +350,8 @@ impl RunOnce {
         let asked = turn.asked_at.elapsed(self.lock.host().now());
         let (to_due, since_due) = (turn.early.saturating_sub(asked), asked.saturating_sub(turn.early));
         // Otherwise the time of each request would be added to the due time of each run.
-        let every = self.every - (self.every / 1000).min(Duration::from_secs(1));
+        let slack = (self.every / 1000).max(turn.took.min(self.every / 20)).min(Duration::from_secs(1));
+        let every = self.every - slack;
         (every + to_due).checked_sub(since_due.min(began))
     }
 
@@ -320,14 +368,25 @@ impl RunOnce {
 
 /// The beginning of the memo of a run.
 const MARK: &str = "ran, once every ";
-/// And that of a run in a slot.
+/// What stands behind the interval: when the next run is due, from the moment when the memo was stored.
+const DUE: &str = " ms, due in ";
+/// The beginning of that of a run in a slot.
 const SLOT: &str = "ran, in the slot that began at ";
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
+/// How early a run may begin at most, if nothing else is said: schedulers have the period of the interval, and start
+/// nothing to the millisecond.
+const EARLY: Duration = Duration::from_secs(60);
+/// By how much clocks may differ before one is called wrong: a tenth of the slot, but no less and no more than this.
+const DIFFER_LEAST: Duration = Duration::from_secs(60);
+const DIFFER_MOST: Duration = Duration::from_secs(3600);
 
 /// A run that counts, from its memo.
 struct CountedRun {
     counted: Counted,
+    /// From the moment when it was stored.
+    due: Option<Duration>,
+    age: Duration,
     left: Duration,
     run: LastRun,
 }
@@ -344,14 +403,17 @@ impl Counted {
         slot.map_or(Self::Every(every), Self::Slot)
     }
 
-    /// With what stands behind the number.
-    fn read(text: &str) -> Option<(Self, &str)> {
-        let number = |mark| {
-            let (ms, rest) = text.strip_prefix(mark)?.split_once(" ms, after ")?;
-            Some((Duration::from_millis(ms.parse().ok()?), rest))
-        };
-        let every = number(MARK).map(|(every, rest)| (Self::Every(every), rest));
-        every.or_else(|| number(SLOT).map(|(began, rest)| (Self::Slot(began), rest)))
+    /// With its due time, and what stands behind the numbers.
+    fn read(text: &str) -> Option<(Self, Option<Duration>, &str)> {
+        let millis = |text: &str| text.parse().ok().map(Duration::from_millis);
+        let numbers = |mark| text.strip_prefix(mark)?.split_once(" ms, after ");
+        if let Some((numbers, rest)) = numbers(MARK) {
+            // An older client writes no due time.
+            let (every, due) = numbers.split_once(DUE).map_or((numbers, None), |(every, due)| (every, Some(due)));
+            return Some((Self::Every(millis(every)?), due.map(millis).unwrap_or_default(), rest));
+        }
+        let (began, rest) = numbers(SLOT)?;
+        Some((Self::Slot(millis(began)?), None, rest))
     }
 }
 
@@ -368,18 +430,26 @@ impl fmt::Display for Counted {
 impl CountedRun {
     /// `None` for a memo of another program.
     fn read(memo: &MemoView) -> Option<Self> {
-        let (counted, rest) = Counted::read(&memo.text)?;
+        let (counted, due, rest) = Counted::read(&memo.text)?;
         let (began, by) = rest.split_once(" ms, by ")?;
         let began = Duration::from_millis(began.parse().ok()?);
         let run = LastRun { by: by.to_owned(), ago: began.saturating_add(memo.age) };
-        Some(Self { counted, left: memo.left, run })
+        Some(Self { counted, due, age: memo.age, left: memo.left, run })
+    }
+
+    /// A memo is there until the next run is due, or longer: exact is what the store still keeps it.
+    fn left(&self, once: &RunOnce) -> Duration {
+        match self.due {
+            Some(due) if !once.early().is_zero() => due.saturating_sub(self.age).min(self.left),
+            _ => self.left,
+        }
     }
 
     /// When the next run is due.
     fn due_in(&self, once: &RunOnce) -> Duration {
         match (self.counted, once.slot) {
-            // A memo is there until then, counted by the store. With a shorter interval it is due sooner.
-            (Counted::Every(every), None) => self.left.saturating_sub(every.saturating_sub(once.every)),
+            // With a shorter interval it is due sooner.
+            (Counted::Every(every), None) => self.left(once).saturating_sub(every.saturating_sub(once.every)),
             // A client whose clock is ahead ran in a later slot.
             (Counted::Slot(began), Some(asked)) if began >= asked => Duration::MAX,
             // The plan of the job was changed: it is due anew.
@@ -410,8 +480,22 @@ mod tests {
             let text = format!("{what} ms, after 3 ms, by x");
             assert_eq!(counted(&text, 0).unwrap().counted, what, "{text}");
         }
+        let due = counted("ran, once every 7 ms, due in 5 ms, after 3 ms, by x", 0).unwrap();
+        assert_eq!((due.counted, due.due), (Counted::Every(Duration::from_millis(7)), Some(Duration::from_millis(5))));
         for other in ["", "10.0.0.7:80", "ran, once every x ms, after 1 ms, by y", "ran, once every 1 ms"] {
             assert!(counted(other, 0).is_none(), "{other}");
         }
+    }
+
+    /// A store of rows keeps a memo 100 ms longer than it was asked to: each run was due that much later, and of 30 slots of a
+    /// second 17 ran.
+    #[test]
+    fn a_run_is_due_when_it_was_due_however_long_the_memo_is_kept() {
+        let run = counted("ran, once every 1000 ms, due in 990 ms, after 3 ms, by x", 500).unwrap();
+        let run = CountedRun { left: Duration::from_millis(600), ..run };
+        let locks = crate::testing::TestStore::new();
+        let once = locks.locker().once("x").interval(Duration::from_secs(1));
+        assert_eq!(run.due_in(&once), Duration::from_millis(490));
+        assert_eq!(run.due_in(&once.jitter(Duration::ZERO)), Duration::from_millis(600));
     }
 }

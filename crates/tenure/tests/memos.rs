@@ -104,7 +104,7 @@ async fn a_step_of_the_wall_clock_does_not_shorten_the_attempts_to_leave_a_memo(
 }
 
 fn nightly(actor: &Actor) -> RunOnce {
-    actor.locks.once("stage").interval(10 * TTL).with(|lock| lock.ttl(TTL))
+    actor.locks.once("stage").interval(10 * TTL).jitter(Duration::ZERO).with(|lock| lock.ttl(TTL))
 }
 
 /// A run that takes so long, and succeeds.
@@ -202,6 +202,36 @@ async fn of_two_intervals_the_shorter_one_counts() {
         assert_eq!(runs(&slot(hour), ms(1)).await, is_new, "{hour}");
     }
     assert!(runs(&long, ms(1)).await && runs(&slot(8), ms(1)).await);
+}
+
+/// One host whose clock was a month ahead for one run kept the others from their daily run for days, in silence.
+#[tokio::test(start_paused = true)]
+async fn a_run_in_a_slot_that_lies_ahead_does_not_count() {
+    let stage = Stage::new();
+    let guard = stage.actor().acquire().await;
+    let now = stage.view().await.holders[0].since.unwrap();
+    guard.release().await.unwrap();
+    let slot = |began| nightly(&stage.actor()).interval(24 * HOUR).slot(began);
+    assert!(runs(&slot(now + 30 * 24 * HOUR), ms(1)).await);
+    let turn = slot(now).turn().await.unwrap().expect("only under the lock it is decided");
+    assert!(turn.ahead().is_some_and(|ahead| ahead > 29 * 24 * HOUR), "{turn:?}");
+    assert!(runs(&slot(now), ms(1)).await);
+    assert!(!runs(&slot(now), ms(1)).await, "this one counts");
+    // Clocks differ a little.
+    assert!(runs(&slot(now + HOUR / 2), ms(1)).await);
+    assert!(!runs(&slot(now), ms(1)).await);
+}
+
+/// Without a word, the library and the command let a run begin a tenth early.
+#[tokio::test(start_paused = true)]
+async fn a_run_may_begin_a_tenth_early_if_nothing_else_is_said() {
+    let stage = Stage::new();
+    let once = || stage.actor().locks.once("stage").interval(10 * TTL).with(|lock| lock.ttl(TTL));
+    assert!(runs(&once(), ms(1)).await);
+    pass(9 * TTL - ms(100)).await;
+    assert!(!runs(&once(), ms(1)).await);
+    pass(ms(200)).await;
+    assert!(runs(&once(), ms(1)).await);
 }
 
 /// L1: of many who come at once one runs, also if it takes longer than the others came late.
