@@ -64,7 +64,8 @@ mod tests {
         let own = line("@tenure-default:0:12:/root/locks.db") + &line("/run/x") + &line("");
         assert_eq!(first_other(&own, 0, "/root/locks.db"), None);
         assert_eq!(first_other(&own, 1000, "/root/locks.db"), None, "two accounts may use one file");
-        let other = own + &line("@tenure-default:x:1:/y") + &line("@tenure-default:1000:13:/home/a b/locks.db");
+        let other =
+            own + &line("@tenure-default:x:1:/y") + &line("@tenure-default:1000:13:/home/a b/locks.db");
         let found = Beside { uid: 1000, file: "/home/a b/locks.db".to_owned() };
         assert_eq!(first_other(&other, 0, "/root/locks.db"), Some(found));
     }

@@ -75,7 +75,9 @@ const LONGEST: Duration = Duration::from_secs(180 * 24 * 3600);
 pub(crate) fn zone_of_host() -> Result<TimeZone, Stop> {
     let is_named = std::env::var_os("TZ").is_some_and(|zone| !zone.is_empty());
     match TimeZone::try_system() {
-        Err(_) if is_named => Err(Stop::usage("TZ names no time zone that is known: write one like Europe/Berlin, or use --tz")),
+        Err(_) if is_named => {
+            Err(Stop::usage("TZ names no time zone that is known: write one like Europe/Berlin, or use --tz"))
+        }
         zone => Ok(zone.unwrap_or(TimeZone::UTC)),
     }
 }
@@ -132,11 +134,19 @@ mod tests {
     #[test]
     fn slots_that_do_not_fill_a_day_begin_anew_at_midnight() {
         let (seven, zone) = (Period::read("7h").unwrap(), zone("Europe/Berlin").unwrap());
-        for (now, hour) in [("00:00:05", 0), ("06:59:59", 0), ("07:00:00", 7), ("20:59:59", 14), ("23:59:59", 21)] {
+        for (now, hour) in
+            [("00:00:05", 0), ("06:59:59", 0), ("07:00:00", 7), ("20:59:59", 14), ("23:59:59", 21)]
+        {
             for day in 20..28 {
-                let zoned = |time: &str| format!("2026-11-{day}T{time}[Europe/Berlin]").parse::<jiff::Zoned>().unwrap();
+                let zoned = |time: &str| {
+                    format!("2026-11-{day}T{time}[Europe/Berlin]").parse::<jiff::Zoned>().unwrap()
+                };
                 let began = zoned(&format!("{hour:02}:00:00")).timestamp().as_duration();
-                assert_eq!(seven.began(&zone, zoned(now).timestamp()), Duration::try_from(began).unwrap(), "{day} {now}");
+                assert_eq!(
+                    seven.began(&zone, zoned(now).timestamp()),
+                    Duration::try_from(began).unwrap(),
+                    "{day} {now}"
+                );
             }
         }
         assert_eq!(slots("7h", "Europe/Berlin", "2026-11-27T23:00Z", "2026-11-28T23:00Z"), 4);

@@ -47,7 +47,9 @@ impl<'a> Every<'a> {
             Some(per) => Some((per, args.tz.clone().map_or_else(zone_of_host, Ok)?)),
             None => None,
         };
-        let Some(every) = calendar.as_ref().map(|(per, _)| per.longest()).or(args.every) else { return Ok(None) };
+        let Some(every) = calendar.as_ref().map(|(per, _)| per.longest()).or(args.every) else {
+            return Ok(None);
+        };
         let often = match &calendar {
             Some((per, zone)) => format!("per {per} of {}", zone.iana_name().unwrap_or("this host's clock")),
             None => format!("in {}", text::seconds(every)),

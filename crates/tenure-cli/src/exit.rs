@@ -1,11 +1,11 @@
 //! The exit codes, and the one line of error that goes with each.
 
-use std::{error::Error, fmt::Display, io, process::ExitCode};
+use std::{error::Error, fmt::Display, process::ExitCode, time::Duration};
 
 use nix::sys::signal::Signal;
 use tenure::{AcquireError, BackendError, ErrorKind, command::shown};
 
-use crate::{death, text};
+use crate::{death, lines, text};
 
 /// `-E`, as `flock` does.
 pub(crate) const CONFLICT: u8 = 1;
@@ -25,6 +25,9 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 pub(crate) const NOT_FOUND: u8 = 127;
 /// Plus the number of a signal.
 pub(crate) const SIGNAL: u8 = 128;
+
+/// How long the last lines may take to be written.
+pub(crate) const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Why `tenure` ends, other than with the command's own exit code.
 #[derive(Debug)]
@@ -89,6 +92,7 @@ pub(crate) fn say(stop: &Stop) -> ExitCode {
     if !stop.line.is_empty() {
         warn(&ending(&stop.line, stop.code));
     }
+    lines::flush(LAST_LINES);
     ExitCode::from(stop.code)
 }
 
@@ -97,10 +101,10 @@ pub(crate) fn ending(line: &str, code: u8) -> String {
     format!("{line} [exit {code}]")
 }
 
-/// One line on the standard error, which may be closed.
+/// One line on the standard error, which may be closed, or full.
 pub(crate) fn warn(line: &str) {
     let line = format!("tenure: {}", shown(line).within(8192));
-    let _ = text::write(&mut io::stderr(), &text::fitted(&line));
+    lines::say(text::fitted(&line));
 }
 
 /// The error and its sources, each said once, in one line: one that repeats what was said is left out.

@@ -1,8 +1,8 @@
 //! The command `tenure`: runs a program under a lock, shows holders and waiters, breaks a lock.
 
 mod args;
-mod beside;
 mod bench;
+mod beside;
 mod calendar;
 mod child;
 mod death;
@@ -12,6 +12,7 @@ mod drift;
 mod every;
 mod exit;
 mod lease;
+mod lines;
 mod live;
 #[cfg(test)]
 mod man_tests;
@@ -111,6 +112,7 @@ fn main_loop(cli: Cli) -> ExitCode {
             stop.code()
         }
     };
+    lines::flush(exit::LAST_LINES);
     if let Ok(ourselves) = processes::ourselves() {
         death::die_if(code, &ourselves);
     }

@@ -66,7 +66,8 @@ impl Family {
     pub(crate) fn signal(&self, signal: Signal) -> bool {
         let mut in_reach = self.is_reaped || killpg(self.command, signal) != Err(Errno::EPERM);
         let all = self.all().unwrap_or_else(|_| self.command().into_iter().collect());
-        let is_alone = |process: &&Process| !process.is_dead && (self.is_reaped || process.group != self.command);
+        let is_alone =
+            |process: &&Process| !process.is_dead && (self.is_reaped || process.group != self.command);
         for process in all.iter().filter(is_alone) {
             in_reach &= process.signal(signal as i32);
         }

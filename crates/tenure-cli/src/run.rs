@@ -745,7 +745,9 @@ impl Task {
         if let (Some(min), Some(max)) = (self.min_hold, self.max_hold)
             && min > max
         {
-            return Err(Stop::usage("--min-hold is longer than --max-hold: the lock cannot be held for both"));
+            return Err(Stop::usage(
+                "--min-hold is longer than --max-hold: the lock cannot be held for both",
+            ));
         }
         Stopping::new(self.grace, self.ttl.unwrap_or_default().ttl()).map(drop)
     }

@@ -9,6 +9,8 @@ use std::{
 use jiff::{Timestamp, tz::TimeZone};
 use tenure::view::HolderView;
 
+use crate::lines;
+
 /// Writes lines in blocks that a pipe does not split. A line that is longer than a block is one write.
 pub(crate) fn write(out: &mut impl Write, text: &str) -> io::Result<()> {
     let mut rest = text;
@@ -35,7 +37,7 @@ pub(crate) struct Log;
 
 impl Write for Log {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        write(&mut io::stderr(), &fitted(&String::from_utf8_lossy(line)))?;
+        lines::say(fitted(&String::from_utf8_lossy(line)));
         Ok(line.len())
     }
 

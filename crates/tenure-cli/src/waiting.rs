@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::sys::signal::Signal;
 use tenure::{
     AcquireError, BackendError, ErrorKind, Guard, Lock, LockName, Locker, Progress,
@@ -20,6 +20,7 @@ use tenure::{
 use crate::{
     args::Global,
     exit::{self, Stop},
+    lines,
     signals::Signals,
     store, text,
 };
@@ -446,13 +447,13 @@ pub(crate) async fn announce_after(quiet: bool, patience: Duration, line: impl F
 
 /// Draws the text of `message` until dropped, and then clears the line. Draws nothing if `quiet`.
 pub(crate) async fn spin(quiet: bool, message: impl Fn() -> String) -> Infallible {
-    let bar = ProgressBar::new_spinner();
+    let bar = drawn(ProgressBar::new_spinner());
     draw(quiet, SHORT_STEP, &bar, SPINNER, || bar.set_message(shown(&message()).to_string())).await
 }
 
 /// Draws a bar from 0 to 1 and a text, both from `look`, from the start until dropped; otherwise as [`spin`].
 pub(crate) async fn fill(quiet: bool, look: impl Fn() -> (f64, String)) -> Infallible {
-    let bar = ProgressBar::new(STEPS);
+    let bar = drawn(ProgressBar::new(STEPS));
     let show = || {
         let (share, message) = look();
         bar.set_message(shown(&message).to_string());
@@ -460,6 +461,12 @@ pub(crate) async fn fill(quiet: bool, look: impl Fn() -> (f64, String)) -> Infal
         bar.set_position((share.clamp(0.0, 1.0) * STEPS as f64) as u64);
     };
     draw(quiet, Duration::ZERO, &bar, BAR, show).await
+}
+
+/// Through the thread that writes lines: a terminal that takes nothing, as after Ctrl-S, delays nobody.
+fn drawn(bar: ProgressBar) -> ProgressBar {
+    bar.set_draw_target(ProgressDrawTarget::term_like(Box::<lines::Terminal>::default()));
+    bar
 }
 
 async fn draw(

@@ -333,10 +333,8 @@ async fn a_handle_has_one_connection_whatever_its_server_does() {
 async fn a_login_that_is_given_up_counts_as_there() {
     let server = MysqlServer::start();
     let proxy = Proxy::to(server.port(), 1);
-    let url = format!(
-        "mysql://tenure@127.0.0.1:{}/tenure?ssl-mode=DISABLED&connect_timeout=500ms",
-        proxy.port()
-    );
+    let url =
+        format!("mysql://tenure@127.0.0.1:{}/tenure?ssl-mode=DISABLED&connect_timeout=500ms", proxy.port());
     proxy.stall();
     let asks = player(&url, "one");
     let begun = std::time::Instant::now();

@@ -115,7 +115,7 @@ impl RunOnce {
     }
 
     /// The interval, from the start of one run that counts to the start of the next: 1 ms to 366 days. There is no
-    /// default. Use the same interval on every host; of two different ones the shorter one applies.
+    /// default. It applies to the last run of any host, whatever interval that one had. Use the same on every host.
     #[must_use]
     pub fn interval(self, every: Duration) -> Self {
         Self { every, ..self }
@@ -281,9 +281,11 @@ impl RunOnce {
         let took = asked_at.elapsed(host.now());
         let mut turn = Turn { asked_at, took, early: Duration::ZERO, slot: self.slot, ahead: None };
         let Some(counted) = memo.as_ref().and_then(CountedRun::read) else { return Ok((Ok(turn), None)) };
-        turn.early = counted.due_in(self);
-        if let (Counted::Slot(began), true) = (counted.counted, turn.early == Duration::MAX)
-            && let Some(ahead) = self.ahead_of(began, host.now().wall.saturating_sub(counted.run.ago))
+        let now = host.now().wall;
+        turn.early = counted.due_in(self, now);
+        if let (Counted::Slot { began, .. }, Some(asked)) = (counted.counted, self.slot)
+            && began >= asked
+            && let Some(ahead) = self.ahead_of(began, now.saturating_sub(counted.run.ago))
         {
             turn = Turn { early: Duration::ZERO, ahead: Some(ahead), ..turn };
             return Ok((Ok(turn), Some((began, counted.run))));
@@ -331,16 +333,19 @@ impl RunOnce {
         let left = match turn.slot {
             // A client whose clock is late asks for a slot that has ended.
             Some(_) => Some(self.every.saturating_mul(2).saturating_add(DAY)),
-            // This clock may run faster than the store's (A1).
-            None if self.early().is_zero() => self.every.checked_sub(began - began / 100),
+            // This clock may run faster than the store's (A1), and a store may date the memo earlier by what an answer takes.
+            None if self.early().is_zero() => (self.every + turn.took * 2).checked_sub(began - began / 100),
             None => self.next_due_in(turn, began),
         };
         let Some(left) = left.filter(|left| !left.is_zero()) else { return Ok(()) };
-        let (by, what) = (self.lock.who(), Counted::of(self.every, turn.slot));
-        // A store may keep the memo longer, which would move the due time on from run to run.
-        let due = turn.slot.map_or_else(|| format!("{DUE}{}", left.as_millis()), |_| String::new());
-        let text = format!("{what}{due} ms, after {} ms, by {by}", began.as_millis());
-        let memo = Memo::new(text, left.min(Memo::MAX_KEPT));
+        let by = self.lock.who();
+        let (what, kept) = match turn.slot {
+            Some(slot) => (Counted::Slot { began: slot, lasts: Some(self.every) }, left),
+            // Longer than it is due: another schedule may ask for it.
+            None => (Counted::Every { every: self.every, due: Some(left) }, left.saturating_add(DAY)),
+        };
+        let text = format!("{what} ms, after {} ms, by {by}", began.as_millis());
+        let memo = Memo::new(text, kept.min(Memo::MAX_KEPT));
         let memo = memo.map_err(|error| HoldError::NotCounted(error.into()))?;
         lease.leave(&memo).await.map_err(HoldError::NotCounted)
     }
@@ -368,10 +373,13 @@ impl RunOnce {
 
 /// The beginning of the memo of a run.
 const MARK: &str = "ran, once every ";
-/// What stands behind the interval: when the next run is due, from the moment when the memo was stored.
+/// What stands behind the interval: when the next run is due, from the moment when the memo was stored. A store may keep it
+/// longer than it was asked to, which would move the due time on from run to run.
 const DUE: &str = " ms, due in ";
 /// The beginning of that of a run in a slot.
 const SLOT: &str = "ran, in the slot that began at ";
+/// What stands behind that: how long the slot lasts at most.
+const LASTS: &str = " ms, lasting ";
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How early a run may begin at most, if nothing else is said: schedulers have the period of the interval, and start
@@ -380,80 +388,82 @@ const EARLY: Duration = Duration::from_secs(60);
 /// By how much clocks may differ before one is called wrong: a tenth of the slot, but no less and no more than this.
 const DIFFER_LEAST: Duration = Duration::from_secs(60);
 const DIFFER_MOST: Duration = Duration::from_secs(3600);
+/// By how much less than it may last a slot follows the one before: a day may have 23 hours, and may last 26.
+const SHORTER: Duration = Duration::from_secs(4 * 3600);
 
 /// A run that counts, from its memo.
 struct CountedRun {
     counted: Counted,
-    /// From the moment when it was stored.
-    due: Option<Duration>,
     age: Duration,
     left: Duration,
     run: LastRun,
 }
 
-/// For what it counts.
+/// For what it counts. An older client wrote no second time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counted {
-    Every(Duration),
-    Slot(Slot),
+    Every { every: Duration, due: Option<Duration> },
+    Slot { began: Slot, lasts: Option<Duration> },
 }
 
 impl Counted {
-    fn of(every: Duration, slot: Option<Slot>) -> Self {
-        slot.map_or(Self::Every(every), Self::Slot)
-    }
-
-    /// With its due time, and what stands behind the numbers.
-    fn read(text: &str) -> Option<(Self, Option<Duration>, &str)> {
+    /// With what stands behind the numbers.
+    fn read(text: &str) -> Option<(Self, &str)> {
         let millis = |text: &str| text.parse().ok().map(Duration::from_millis);
-        let numbers = |mark| text.strip_prefix(mark)?.split_once(" ms, after ");
-        if let Some((numbers, rest)) = numbers(MARK) {
-            // An older client writes no due time.
-            let (every, due) = numbers.split_once(DUE).map_or((numbers, None), |(every, due)| (every, Some(due)));
-            return Some((Self::Every(millis(every)?), due.map(millis).unwrap_or_default(), rest));
-        }
-        let (began, rest) = numbers(SLOT)?;
-        Some((Self::Slot(millis(began)?), None, rest))
+        let numbers = |mark, second| {
+            let (numbers, rest) = text.strip_prefix(mark)?.split_once(" ms, after ")?;
+            let Some((first, second)) = numbers.split_once(second) else {
+                return Some((millis(numbers)?, None, rest));
+            };
+            Some((millis(first)?, Some(millis(second)?), rest))
+        };
+        let every = numbers(MARK, DUE).map(|(every, due, rest)| (Self::Every { every, due }, rest));
+        every.or_else(|| numbers(SLOT, LASTS).map(|(began, lasts, rest)| (Self::Slot { began, lasts }, rest)))
     }
 }
 
 impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mark, number) = match self {
-            Self::Every(every) => (MARK, every),
-            Self::Slot(began) => (SLOT, began),
+        let (mark, first, mark_of_second, second) = match self {
+            Self::Every { every, due } => (MARK, every, DUE, due),
+            Self::Slot { began, lasts } => (SLOT, began, LASTS, lasts),
         };
-        write!(f, "{mark}{}", number.as_millis())
+        write!(f, "{mark}{}", first.as_millis())?;
+        second.map_or(Ok(()), |second| write!(f, "{mark_of_second}{}", second.as_millis()))
     }
 }
 
 impl CountedRun {
     /// `None` for a memo of another program.
     fn read(memo: &MemoView) -> Option<Self> {
-        let (counted, due, rest) = Counted::read(&memo.text)?;
+        let (counted, rest) = Counted::read(&memo.text)?;
         let (began, by) = rest.split_once(" ms, by ")?;
         let began = Duration::from_millis(began.parse().ok()?);
         let run = LastRun { by: by.to_owned(), ago: began.saturating_add(memo.age) };
-        Some(Self { counted, due, age: memo.age, left: memo.left, run })
+        Some(Self { counted, age: memo.age, left: memo.left, run })
     }
 
-    /// A memo is there until the next run is due, or longer: exact is what the store still keeps it.
-    fn left(&self, once: &RunOnce) -> Duration {
-        match self.due {
-            Some(due) if !once.early().is_zero() => due.saturating_sub(self.age).min(self.left),
-            _ => self.left,
-        }
-    }
-
-    /// When the next run is due.
-    fn due_in(&self, once: &RunOnce) -> Duration {
+    /// When the next run is due, at this time of the clock on the wall. The schedule of the last run may have been another
+    /// one: then it counts for the slot in which it began, or for an interval from its start.
+    fn due_in(&self, once: &RunOnce, now: Duration) -> Duration {
+        let began = now.saturating_sub(self.run.ago);
+        let is_in = |slot: Slot| if began >= slot { Duration::MAX } else { Duration::ZERO };
         match (self.counted, once.slot) {
-            // With a shorter interval it is due sooner.
-            (Counted::Every(every), None) => self.left(once).saturating_sub(every.saturating_sub(once.every)),
+            (Counted::Every { every, due }, None) => {
+                let left = due.map_or(self.left, |due| due.saturating_sub(self.age));
+                (left + once.every).saturating_sub(every)
+            }
+            (Counted::Slot { .. }, None) => once.every.saturating_sub(self.run.ago),
+            (Counted::Every { .. }, Some(asked)) => is_in(asked),
             // A client whose clock is ahead ran in a later slot.
-            (Counted::Slot(began), Some(asked)) if began >= asked => Duration::MAX,
-            // The plan of the job was changed: it is due anew.
-            _ => Duration::ZERO,
+            (Counted::Slot { began, .. }, Some(asked)) if began >= asked => Duration::MAX,
+            (Counted::Slot { began, lasts }, Some(asked)) => {
+                let is_next = asked - began >= once.every.saturating_sub(SHORTER);
+                match lasts.is_none_or(|lasts| lasts == once.every) && is_next {
+                    true => Duration::ZERO,
+                    false => is_in(asked),
+                }
+            }
         }
     }
 }
@@ -474,14 +484,16 @@ mod tests {
         let text = "ran, once every 10000 ms, after 1500 ms, by web-3 pid 7 a b, by c";
         let run = counted(text, 200).unwrap().run;
         assert_eq!((run.by.as_str(), run.ago), ("web-3 pid 7 a b, by c", Duration::from_millis(1700)));
-        for what in
-            [Counted::Every(Duration::from_millis(7)), Counted::Slot(Duration::from_secs(1_795_824_000))]
-        {
+        let ms = Duration::from_millis;
+        for what in [
+            Counted::Every { every: ms(7), due: None },
+            Counted::Every { every: ms(7), due: Some(ms(5)) },
+            Counted::Slot { began: ms(1_795_824_000_000), lasts: None },
+            Counted::Slot { began: ms(1_795_824_000_000), lasts: Some(ms(93_600_000)) },
+        ] {
             let text = format!("{what} ms, after 3 ms, by x");
             assert_eq!(counted(&text, 0).unwrap().counted, what, "{text}");
         }
-        let due = counted("ran, once every 7 ms, due in 5 ms, after 3 ms, by x", 0).unwrap();
-        assert_eq!((due.counted, due.due), (Counted::Every(Duration::from_millis(7)), Some(Duration::from_millis(5))));
         for other in ["", "10.0.0.7:80", "ran, once every x ms, after 1 ms, by y", "ran, once every 1 ms"] {
             assert!(counted(other, 0).is_none(), "{other}");
         }
@@ -489,13 +501,45 @@ mod tests {
 
     /// A store of rows keeps a memo 100 ms longer than it was asked to: each run was due that much later, and of 30 slots of a
     /// second 17 ran.
-    #[test]
-    fn a_run_is_due_when_it_was_due_however_long_the_memo_is_kept() {
+    #[cfg(feature = "memory")]
+    #[tokio::test]
+    async fn a_run_is_due_when_it_was_due_however_long_the_memo_is_kept() {
         let run = counted("ran, once every 1000 ms, due in 990 ms, after 3 ms, by x", 500).unwrap();
-        let run = CountedRun { left: Duration::from_millis(600), ..run };
-        let locks = crate::testing::TestStore::new();
-        let once = locks.locker().once("x").interval(Duration::from_secs(1));
-        assert_eq!(run.due_in(&once), Duration::from_millis(490));
-        assert_eq!(run.due_in(&once.jitter(Duration::ZERO)), Duration::from_millis(600));
+        let run = CountedRun { left: Duration::from_secs(86_400), ..run };
+        let locks = crate::connect("memory:").await.unwrap();
+        let once = locks.once("x").interval(Duration::from_secs(1));
+        assert_eq!(run.due_in(&once, DAY), Duration::from_millis(490));
+        assert_eq!(
+            run.due_in(&once.clone().interval(Duration::from_secs(3)), DAY),
+            Duration::from_millis(2490)
+        );
+        assert_eq!(run.due_in(&once.interval(Duration::from_millis(500)), DAY), Duration::ZERO);
+    }
+
+    /// A deployment that changed the schedule ran the job twice: in a slot that had had its run, or just after it.
+    #[cfg(feature = "memory")]
+    #[tokio::test]
+    async fn a_run_counts_for_another_schedule_from_its_start() {
+        let hour = |hours| DAY / 24 * hours;
+        let (now, locks) = (hour(240) + hour(14) + hour(1) / 2, crate::connect("memory:").await.unwrap());
+        let [day, hours] = [26, 3].map(|longest| locks.once("x").interval(hour(longest)));
+        let due = |text: &str, minutes: u64, once: &RunOnce| {
+            let text = format!("{text} ms, after 0 ms, by x");
+            counted(&text, minutes * 60_000).unwrap().due_in(once, now)
+        };
+        let (today, this_hour) = (day.clone().slot(hour(240)), hours.slot(hour(254)));
+        let every = "ran, once every 2000 ms, due in 2000";
+        assert_eq!((due(every, 20, &today), due(every, 20 * 60, &today)), (Duration::MAX, Duration::ZERO));
+        let daily = Counted::Slot { began: hour(240), lasts: Some(hour(26)) }.to_string();
+        assert_eq!(
+            (due(&daily, 20, &this_hour), due(&daily, 40, &this_hour)),
+            (Duration::MAX, Duration::ZERO)
+        );
+        assert_eq!(due(&daily, 60, &day), hour(25));
+        // The same in another zone; and the slot of yesterday, whose run began late.
+        let elsewhere = Counted::Slot { began: hour(239), lasts: Some(hour(26)) }.to_string();
+        assert_eq!(due(&elsewhere, 20, &today), Duration::MAX);
+        let yesterday = Counted::Slot { began: hour(217), lasts: Some(hour(26)) }.to_string();
+        assert_eq!(due(&yesterday, 14 * 60 + 29, &today), Duration::ZERO);
     }
 }

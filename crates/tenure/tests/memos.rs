@@ -182,9 +182,9 @@ async fn n_intervals_hold_n_and_one_runs_at_most() {
     assert!(runs(&eager, ms(1)).await);
 }
 
-/// Of two different intervals the shorter one counts; and once per slot of a calendar is another plan.
+/// Each goes by its own interval from the last run of any; and once per slot of a calendar counts runs by their starts.
 #[tokio::test(start_paused = true)]
-async fn of_two_intervals_the_shorter_one_counts() {
+async fn of_two_intervals_each_has_its_own() {
     let stage = Stage::new();
     let (long, short) = (nightly(&stage.actor()), nightly(&stage.actor()).interval(4 * TTL));
     assert!(runs(&long, ms(1)).await);
@@ -193,15 +193,21 @@ async fn of_two_intervals_the_shorter_one_counts() {
     pass(ms(200)).await;
     assert!(!runs(&long, ms(1)).await && runs(&short, ms(1)).await);
     pass(4 * TTL + ms(100)).await;
-    assert!(runs(&long, ms(1)).await, "the last run was one of every 4 ttls");
+    assert!(!runs(&long, ms(1)).await, "4 ttls ago is less than 10");
+    pass(6 * TTL).await;
+    assert!(runs(&long, ms(1)).await);
 
-    let slot = |hour: u64| nightly(&stage.actor()).slot(HOUR * u32::try_from(hour).unwrap());
-    assert!(runs(&slot(7), ms(1)).await);
-    for (hour, is_new) in [(7, false), (6, false), (8, true), (7, false), (8, false)] {
+    let guard = stage.actor().acquire().await;
+    let now = stage.view().await.holders[0].since.unwrap();
+    guard.release().await.unwrap();
+    let slot = |second: u64| nightly(&stage.actor()).slot(now + ms(1000 * second));
+    assert!(!runs(&slot(0).slot(now - TTL), ms(1)).await, "the last run began in it");
+    assert!(runs(&slot(2), ms(1)).await);
+    for (second, is_new) in [(2, false), (1, false), (3, true), (2, false), (3, false)] {
         pass(20 * TTL).await;
-        assert_eq!(runs(&slot(hour), ms(1)).await, is_new, "{hour}");
+        assert_eq!(runs(&slot(second), ms(1)).await, is_new, "{second}");
     }
-    assert!(runs(&long, ms(1)).await && runs(&slot(8), ms(1)).await);
+    assert!(runs(&long, ms(1)).await && !runs(&slot(3), ms(1)).await);
 }
 
 /// One host whose clock was a month ahead for one run kept the others from their daily run for days, in silence.
