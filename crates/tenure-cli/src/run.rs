@@ -12,7 +12,7 @@ use tenure::{
 };
 
 use crate::{
-    args::{Attach, Global, Lead, Run, new_name},
+    args::{Attach, Global, Lead, Run, name},
     child::{Child, ChildChange, Under},
     every::Every,
     exit::{self, Stop},
@@ -251,7 +251,7 @@ impl LockNames {
         let mode = mode(args);
         let wanted = if args.any.is_empty() {
             let first = args.name.to_str().ok_or_else(|| Stop::usage("NAME: a lock name must be UTF-8"))?;
-            let first = new_name(first).map_err(|why| Stop::usage(format!("NAME: {why}")))?;
+            let first = name(first).map_err(|why| Stop::usage(format!("NAME: {why}")))?;
             let how = if args.also.is_empty() { How::One } else { How::All };
             Self { names: [first].into_iter().chain(args.also.clone()).collect(), how, mode }
         } else {

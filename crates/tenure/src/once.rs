@@ -449,10 +449,10 @@ impl CountedRun {
         let began = now.saturating_sub(self.run.ago);
         let is_in = |slot: Slot| if began >= slot { Duration::MAX } else { Duration::ZERO };
         match (self.counted, once.slot) {
-            (Counted::Every { every, due }, None) => {
-                let left = due.map_or(self.left, |due| due.saturating_sub(self.age));
-                (left + once.every).saturating_sub(every)
+            (Counted::Every { every, due: Some(due) }, None) => {
+                (due + once.every).saturating_sub(every + self.age)
             }
+            (Counted::Every { every, due: None }, None) => (self.left + once.every).saturating_sub(every),
             (Counted::Slot { .. }, None) => once.every.saturating_sub(self.run.ago),
             (Counted::Every { .. }, Some(asked)) => is_in(asked),
             // A client whose clock is ahead ran in a later slot.

@@ -194,7 +194,7 @@ async fn of_two_intervals_each_has_its_own() {
     assert!(!runs(&long, ms(1)).await && runs(&short, ms(1)).await);
     pass(4 * TTL + ms(100)).await;
     assert!(!runs(&long, ms(1)).await, "4 ttls ago is less than 10");
-    pass(6 * TTL).await;
+    pass(6 * TTL + TTL / 10).await;
     assert!(runs(&long, ms(1)).await);
 
     let guard = stage.actor().acquire().await;
@@ -234,9 +234,9 @@ async fn a_run_may_begin_a_tenth_early_if_nothing_else_is_said() {
     let stage = Stage::new();
     let once = || stage.actor().locks.once("stage").interval(10 * TTL).with(|lock| lock.ttl(TTL));
     assert!(runs(&once(), ms(1)).await);
-    pass(9 * TTL - ms(100)).await;
+    pass(9 * TTL - TTL / 2).await;
     assert!(!runs(&once(), ms(1)).await);
-    pass(ms(200)).await;
+    pass(TTL / 2 + ms(100)).await;
     assert!(runs(&once(), ms(1)).await);
 }
 
