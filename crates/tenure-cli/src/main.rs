@@ -142,5 +142,5 @@ fn init_tracing(global: &args::Global) {
         (name, value) => write!(out, "{name}={}", shown(&value)),
     });
     let logs = tracing_subscriber::fmt().fmt_fields(fields.delimited(" ")).with_max_level(level);
-    logs.with_writer(|| text::Log).with_ansi(colour).init();
+    logs.with_writer(|| lines::Log).with_ansi(colour).init();
 }

@@ -459,6 +459,8 @@ impl Stat {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+
     use super::*;
 
     const REST: &str = "S 7 8 9 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 12345 99";
@@ -502,5 +504,26 @@ mod tests {
         assert!(family.tree(&all).is_empty(), "nothing tells whose child it is");
         family.count_child(child, &mut all);
         assert_eq!(family.tree(&all), HashSet::from([child]));
+    }
+
+    /// After the command was waited for, its number was signalled still: a stranger that had got it was killed.
+    #[test]
+    fn a_number_that_may_be_anothers_is_not_signalled() {
+        let mut stranger =
+            std::process::Command::new("sleep").arg("60").process_group(0).spawn().expect("it starts");
+        let pid = Pid::from_raw(i32::try_from(stranger.id()).unwrap());
+        // Its parent is none that it could be a child of `tenure` by.
+        let family = |is_reaped| Family {
+            command: pid,
+            is_reaped,
+            tenure: pid,
+            watcher: None,
+            scope: Scope { adopts: true, before: Vec::new() },
+            owner: String::new(),
+        };
+        assert!(family(true).signal(Signal::SIGKILL) && family(true).is_gone());
+        assert_eq!(stranger.try_wait().unwrap(), None, "it lives");
+        family(false).signal(Signal::SIGKILL);
+        stranger.wait().unwrap();
     }
 }

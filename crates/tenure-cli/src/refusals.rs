@@ -15,7 +15,7 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-use crate::text;
+use crate::lines;
 
 /// Writes refused renewals, a line every ten seconds, and nothing else of the log.
 #[derive(Default)]
@@ -23,7 +23,7 @@ struct Refusals(Mutex<Option<Moment>>);
 
 pub(crate) fn init() {
     let logs = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
-    logs.event_format(Refusals::default()).with_writer(|| text::Log).init();
+    logs.event_format(Refusals::default()).with_writer(|| lines::Log).init();
 }
 
 impl<S, N> FormatEvent<S, N> for Refusals

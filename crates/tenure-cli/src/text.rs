@@ -9,8 +9,6 @@ use std::{
 use jiff::{Timestamp, tz::TimeZone};
 use tenure::view::HolderView;
 
-use crate::lines;
-
 /// Writes lines in blocks that a pipe does not split. A line that is longer than a block is one write.
 pub(crate) fn write(out: &mut impl Write, text: &str) -> io::Result<()> {
     let mut rest = text;
@@ -30,20 +28,6 @@ pub(crate) fn fitted(text: &str) -> String {
         false => format!("{}{CUT}\n", &line[..line.floor_char_boundary(MOST - 1 - CUT.len())]),
     };
     text.lines().map(line).collect()
-}
-
-/// The standard error for logs, which come a line at a time.
-pub(crate) struct Log;
-
-impl Write for Log {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        lines::say(fitted(&String::from_utf8_lossy(line)));
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// Colour only on a terminal and never with `NO_COLOR`.

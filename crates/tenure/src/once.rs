@@ -269,7 +269,6 @@ impl RunOnce {
     }
 
     /// Whether it may run, and what it knows of a run in a slot that lies ahead.
-    #[expect(clippy::type_complexity, reason = "a turn, and what its second look needs")]
     async fn turn_by(
         &self,
         ask: impl AsyncFnOnce(&Lock) -> Result<Option<MemoView>, BackendError>,
