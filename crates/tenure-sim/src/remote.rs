@@ -13,7 +13,7 @@ use tenure_core::{
     Restart, Sharing, WakeStream, WakeSupport, locked,
 };
 use tenure_redis::{LOOK, Terms, is_recent};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::{
     history::{Machine, NodeId},
@@ -36,11 +36,35 @@ pub(crate) struct Remote {
     listeners: Arc<Mutex<Vec<ProcessId>>>,
     session: Mutex<Option<Session>>,
     /// The look at the replicas that is under way, over which connection.
-    looking: Mutex<Option<(Wire, watch::Receiver<Option<Looked>>)>>,
+    looking: Mutex<Option<(Wire, Arc<SharedLook>)>>,
 }
 
 /// What a look came to.
 type Looked = Result<(), BackendError>;
+
+/// A look that several callers wait for. They go on in the order in which they came: a channel of tokio wakes them in one that is
+/// another each time.
+#[derive(Default)]
+struct SharedLook {
+    state: Mutex<LookState>,
+    ended: Notify,
+}
+
+#[derive(Default)]
+struct LookState {
+    is_over: bool,
+    /// `None`: its caller was dropped.
+    answer: Option<Looked>,
+}
+
+struct EndsLook<'a>(&'a SharedLook);
+
+impl Drop for EndsLook<'_> {
+    fn drop(&mut self) {
+        locked(&self.0.state).is_over = true;
+        self.0.ended.notify_waiters();
+    }
+}
 
 /// A connection, and what is believed of the gate.
 #[derive(Clone)]
@@ -186,17 +210,26 @@ impl Remote {
 
     /// Looks at the replicas, or takes the answer of the caller that is looking.
     async fn join_look(&self, wire: Wire) -> Looked {
-        let mut under_way = locked(&self.looking)
-            .clone()
-            .filter(|(at, told)| *at == wire && told.borrow().is_none() && told.has_changed().is_ok());
-        if let Some((_, told)) = &mut under_way {
-            // The caller may be gone: the next one looks.
-            return told.wait_for(Option::is_some).await.map_or(Ok(()), |it| it.clone().unwrap_or(Ok(())));
+        let under_way =
+            locked(&self.looking).clone().filter(|(at, look)| *at == wire && !locked(&look.state).is_over);
+        if let Some((_, look)) = under_way {
+            loop {
+                let ended = look.ended.notified();
+                tokio::pin!(ended);
+                ended.as_mut().enable();
+                // The caller may be gone: the next one looks.
+                let over = |state: &LookState| state.is_over.then(|| state.answer.clone().unwrap_or(Ok(())));
+                if let Some(looked) = over(&locked(&look.state)) {
+                    return looked;
+                }
+                ended.await;
+            }
         }
-        let (tell, told) = watch::channel(None);
-        *locked(&self.looking) = Some((wire, told));
+        let look = Arc::<SharedLook>::default();
+        *locked(&self.looking) = Some((wire, look.clone()));
+        let _ended = EndsLook(&look);
         let looked = self.look(Some(wire)).await.map(drop);
-        tell.send_replace(Some(looked.clone()));
+        locked(&look.state).answer = Some(looked.clone());
         looked
     }
 

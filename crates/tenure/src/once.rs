@@ -128,7 +128,7 @@ impl RunOnce {
     ///
     /// # Timing
     /// A run that begins late is due again an interval after its start. Due times are kept to a thousandth of the interval, or
-    /// to what an answer of the store takes, at most 1 s, so that requests do not move them on from run to run.
+    /// to what an answer of the store takes, a hundredth and 1 s at most, so that requests do not move them on from run to run.
     #[must_use]
     pub fn jitter(self, early: Duration) -> Self {
         Self { jitter: Some(early), ..self }
@@ -354,7 +354,7 @@ impl RunOnce {
         let asked = turn.asked_at.elapsed(self.lock.host().now());
         let (to_due, since_due) = (turn.early.saturating_sub(asked), asked.saturating_sub(turn.early));
         // Otherwise the time of each request would be added to the due time of each run.
-        let slack = (self.every / 1000).max(turn.took.min(self.every / 20)).min(Duration::from_secs(1));
+        let slack = (self.every / 1000).max(turn.took.min(self.every / 100)).min(Duration::from_secs(1));
         let every = self.every - slack;
         (every + to_due).checked_sub(since_due.min(began))
     }
