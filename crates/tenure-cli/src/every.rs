@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::{Timestamp, tz::TimeZone};
 use nix::sys::signal::Signal;
 use tenure::{
-    AcquireError, HoldError, Lease, Lock, LockName, Locker, Loss, Lost, MemoError,
+    AcquireError, HoldError, Label, Lease, Lock, LockName, Locker, Loss, Lost, MemoError,
     backend::{Host, Moment, TokioHost},
     once::{LastRun, RunOnce, Turn},
 };
@@ -67,6 +67,28 @@ impl<'a> Every<'a> {
             Err(error) => Err(stop(&error).of(&self.name)),
             Ok(turn) => Ok(turn.err().map(|last| self.skip(&last))),
         }
+    }
+
+    /// The exit code if another process of this host waits with the same command: one is enough. Otherwise a scheduler piles
+    /// them up behind a job that hangs. If the store fails now, a later step waits for it.
+    pub(crate) async fn skip_behind(
+        &self,
+        locks: &Locker,
+        ours: &Label,
+        signals: &mut Signals,
+    ) -> Result<Option<u8>, Stop> {
+        let looking =
+            self.question("looking for waiters").awaited(signals.asked_to_end(), locks.inspect(&self.name));
+        let Ok(view) = looking.await.map_err(Stop::signalled)? else { return Ok(None) };
+        let is_same = |label: &&Label| (&label.host, &label.command) == (&ours.host, &ours.command);
+        let Some(other) = view.queue.iter().filter_map(|waiter| waiter.label.as_ref()).find(is_same) else {
+            return Ok(None);
+        };
+        if !self.global.quiet {
+            let line = format!("{}: skipped: pid {} of this host waits for it already", self.name, other.pid);
+            exit::warn(&exit::ending(&line, self.skip_exit_code));
+        }
+        Ok(Some(self.skip_exit_code))
     }
 
     /// The same under the lock, because another host may have run it during the wait. Returns the turn, which `count` needs.

@@ -36,6 +36,11 @@ pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
     if let Some(code) = started.skip_early().await? {
         return Ok(code);
     }
+    if let (None, false) = (args.wait, args.nonblock)
+        && let Some(code) = started.skip_behind().await?
+    {
+        return Ok(code);
+    }
     let budget = Budget(if args.nonblock { Some(Duration::ZERO) } else { args.wait });
     let guards = started.enter(budget, args.conflict_exit_code).await?;
     match started.run(guards, async |_| Ok(())).await? {
@@ -137,6 +142,14 @@ impl<'a> Started<'a> {
     async fn skip_early(&mut self) -> Result<Option<u8>, Stop> {
         match &self.every {
             Some(every) => every.skip_early(&mut self.signals).await,
+            None => Ok(None),
+        }
+    }
+
+    /// The exit code if a process of this host waits for the turn of the same job already.
+    async fn skip_behind(&mut self) -> Result<Option<u8>, Stop> {
+        match &self.every {
+            Some(every) => every.skip_behind(&self.locks, &self.task.label(), &mut self.signals).await,
             None => Ok(None),
         }
     }
@@ -770,16 +783,20 @@ impl Task {
 
     /// The lock under which it runs, with its settings.
     fn set(&self, lock: Lock, (ttl, stopping): (Duration, Stopping)) -> Lock {
-        let ours = tenure::command::this_process();
-        let command = self.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
-        let command = if self.is_line { first_word(&command) } else { &command };
-        let label = Label::new(&ours.host, ours.pid, &ours.user, command);
-        let lock = lock.ttl(ttl).label(label);
+        let lock = lock.ttl(ttl).label(self.label());
         match self.max_hold {
             // The limit of the command; the time to stop it comes on top.
             Some(max_hold) => lock.max_hold(max_hold.saturating_add(stopping.margin())),
             None => lock,
         }
+    }
+
+    /// This process and its command, for people.
+    fn label(&self) -> Label {
+        let ours = tenure::command::this_process();
+        let command = self.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
+        let command = if self.is_line { first_word(&command) } else { &command };
+        Label::new(&ours.host, ours.pid, &ours.user, command)
     }
 
     /// The program and its arguments.

@@ -58,10 +58,15 @@ pub(crate) fn ago(d: Duration) -> String {
     if d < Duration::from_secs(1) { "just now".to_owned() } else { seconds(d) + " ago" }
 }
 
-/// `4711`, or in quotes what a shell would not take as one word.
+/// `4711`, or in quotes what a shell would not take as one word, behind `--` if it looks like a flag: the last word of a
+/// command line.
 pub(crate) fn word(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:@%+,=".contains(c);
-    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    let ends = if text.starts_with('-') { "-- " } else { "" };
+    match text.chars().all(is_plain) {
+        true => format!("{ends}{text}"),
+        false => format!("{ends}'{}'", text.replace('\'', r"'\''")),
+    }
 }
 
 /// `6.2 s`, or that it has no end by the clock.

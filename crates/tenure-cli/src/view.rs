@@ -48,7 +48,14 @@ pub(crate) fn try_print(text: &str) -> io::Result<()> {
 }
 
 pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> String {
-    serde_json::to_string(value).expect("BUG: a view is plain data")
+    let json = serde_json::to_string(value).expect("BUG: a view is plain data");
+    // JSON lets them stand, and a terminal takes some for the beginning of an order: those from 80 to 9F, and 7F. They are in
+    // texts only.
+    let is_order = |c: char| c.is_control() && !c.is_ascii() || c == '\x7f';
+    if !json.contains(is_order) {
+        return json;
+    }
+    json.chars().map(|c| if is_order(c) { format!("\\u{:04x}", c as u32) } else { c.to_string() }).collect()
 }
 
 /// A list, an element a line.
