@@ -10,7 +10,7 @@ use std::{
 use futures_util::future::join_all;
 use tenure::{
     BackendError, ErrorKind, FencingToken, Guards, Locker, Loss,
-    backend::{Host, Moment, Outcome, Released, TokioHost},
+    backend::{Host, Moment, Outcome, Released, Renewal, TokioHost},
     manual::Detached,
     view::LockView,
 };
@@ -48,6 +48,37 @@ impl Release<'_> {
     pub(crate) async fn in_passing(self, guard: Guards) {
         drop(guard);
         self.locks.flush(BRIEF_PATIENCE).await;
+    }
+
+    /// Keeps the locks for this long instead, or for what is left of their leases: one last renewal, so that no process of ours
+    /// is needed for it.
+    pub(crate) async fn lingering(self, guard: Guards, linger: Duration, signals: &Signals) {
+        let leases = guard.detach();
+        let patience = if signals.is_insisted() { LEAVE_PATIENCE } else { PATIENCE };
+        let each = leases.iter().map(async |lease| {
+            loop {
+                match lease.renew(linger).await {
+                    Ok(Renewal::Renewed) => return Ok(()),
+                    Ok(Renewal::Gone) => return Err("the lease was lost".to_owned()),
+                    Err(error) if !error.kind().is_transient() => return Err(exit::chain(&error)),
+                    Err(_) => pause(AGAIN).await,
+                }
+            }
+        });
+        let kept = tokio::select! {
+            biased;
+            kept = join_all(each) => kept.into_iter().collect::<Result<(), _>>(),
+            () = pause(patience) => Err(format!("{} does not answer", self.place)),
+        };
+        if !self.quiet {
+            let (name, linger) = (self.name, text::seconds(linger));
+            exit::warn(&match kept {
+                Ok(()) => format!(
+                    "{name}: the command did not end well; the lock stays taken for {linger} (--linger)"
+                ),
+                Err(why) => format!("{name}: not kept for {linger} (--linger): {why}. {}", self.free()),
+            });
+        }
     }
 
     /// Waits for the answer as long as the lease may last, which is `left`. A failure is only a warning, because

@@ -5,7 +5,7 @@ use std::{ffi::OsString, fmt, num::NonZeroU32, time::Duration};
 
 use tenure::{
     Guards, Label, Lease, Lock, LockName, Locker, Loss, Lost,
-    backend::{Host, Moment, Promises, Timing, TokioHost},
+    backend::{EndOfGrant, Host, Moment, Promises, Timing, TokioHost},
     election::Term,
     once::Turn,
     view::Mode,
@@ -469,7 +469,9 @@ impl LockedCommand<'_> {
                     false => format!("{name}: {why}. Stopped the command{}{advice}", still_running(&daemons)),
                 };
                 self.say_how_it_went(since);
-                if is_planned {
+                if let Some(linger) = self.task.linger {
+                    self.release.lingering(self.guard, linger.ttl(), signals).await;
+                } else if is_planned {
                     // Validity ends with it; the lease on the store lasts longer.
                     let left = self.release.ttl;
                     self.release.awaited(self.guard, left, signals).await;
@@ -507,7 +509,13 @@ impl LockedCommand<'_> {
         };
         self.say_how_it_went(since);
         let task = self.task;
+        // By a signal, or after one that asked it to end.
+        let is_bad = code >= exit::SIGNAL || code != 0 && signals.is_asked();
         let lost = match stayed {
+            Ok(()) if is_bad && task.linger.is_some() => {
+                self.release.lingering(self.guard, task.linger.unwrap_or_default().ttl(), signals).await;
+                None
+            }
             Ok(()) if is_silent => self.release.awaited(self.guard, patience, signals).await,
             Ok(()) => self.leave(signals).await,
             Err(lost) => {
@@ -746,6 +754,7 @@ pub(crate) struct Task {
     min_hold: Option<Duration>,
     max_hold: Option<Duration>,
     grace: Option<Duration>,
+    linger: Option<Timing>,
     lost_exit_code: u8,
     /// The command is a line for a shell.
     is_line: bool,
@@ -768,7 +777,13 @@ impl Task {
     /// The named ttl, if the store accepts it, otherwise the default; and the durations of a stop with it.
     fn durations(&self, promises: &Promises) -> Result<(Duration, Stopping), Stop> {
         let ttl = self.ttl.map_or_else(|| promises.default_ttl(), Timing::ttl);
-        if ttl <= promises.max_ttl {
+        let linger = self.linger.map_or(Duration::ZERO, Timing::ttl);
+        if !linger.is_zero() && promises.end == EndOfGrant::Session {
+            let line =
+                format!("--linger: a lease of {} ends with the process that took it", promises.backend);
+            return Err(Stop::usage(line));
+        }
+        if ttl.max(linger) <= promises.max_ttl {
             // While the store grants less than its URL says, the grace that was named must not be in the way.
             let is_shortened = self.ttl.is_none() && promises.served_ttl < promises.max_ttl;
             let most = if is_shortened { ttl / 3 } else { Duration::MAX };
@@ -778,7 +793,8 @@ impl Task {
             .max_ttl_parameter
             .map_or_else(String::new, |p| format!("; raise it with ?{p}= in the URL"));
         let max = text::seconds(promises.max_ttl);
-        Err(Stop::usage(format!("--ttl: {} accepts {max} at most{raise}", promises.backend)))
+        let flag = if ttl > promises.max_ttl { "--ttl" } else { "--linger" };
+        Err(Stop::usage(format!("{flag}: {} accepts {max} at most{raise}", promises.backend)))
     }
 
     /// The lock under which it runs, with its settings.
@@ -817,23 +833,50 @@ impl Task {
 
 impl From<&Run> for Task {
     fn from(args: &Run) -> Self {
-        let Run { ttl, min_hold, max_hold, grace, lost_exit_code, command, .. } = *args;
-        Self { ttl, min_hold, max_hold, grace, lost_exit_code, is_line: command, argv: args.argv.clone() }
+        let Run { ttl, min_hold, max_hold, grace, linger, lost_exit_code, command, .. } = *args;
+        Self {
+            ttl,
+            min_hold,
+            max_hold,
+            grace,
+            linger,
+            lost_exit_code,
+            is_line: command,
+            argv: args.argv.clone(),
+        }
     }
 }
 
 impl From<&Attach> for Task {
     fn from(args: &Attach) -> Self {
-        let Attach { ttl, min_hold, max_hold, grace, lost_exit_code, command, .. } = *args;
-        Self { ttl, min_hold, max_hold, grace, lost_exit_code, is_line: command, argv: args.argv.clone() }
+        let Attach { ttl, min_hold, max_hold, grace, linger, lost_exit_code, command, .. } = *args;
+        Self {
+            ttl,
+            min_hold,
+            max_hold,
+            grace,
+            linger,
+            lost_exit_code,
+            is_line: command,
+            argv: args.argv.clone(),
+        }
     }
 }
 
 impl From<&Lead> for Task {
     fn from(args: &Lead) -> Self {
         let Lead { ttl, grace, command, .. } = *args;
-        let (min_hold, max_hold, lost_exit_code) = (None, None, exit::LOST);
-        Self { ttl, min_hold, max_hold, grace, lost_exit_code, is_line: command, argv: args.argv.clone() }
+        let (min_hold, max_hold, linger, lost_exit_code) = (None, None, None, exit::LOST);
+        Self {
+            ttl,
+            min_hold,
+            max_hold,
+            grace,
+            linger,
+            lost_exit_code,
+            is_line: command,
+            argv: args.argv.clone(),
+        }
     }
 }
 

@@ -147,6 +147,15 @@ mod tests {
             .prop_map(|(letter, count)| letter.repeat(count))
     }
 
+    #[test]
+    fn the_last_word_of_a_command_is_one_and_no_flag() {
+        for (text, shown) in
+            [("job", "job"), ("a b", "'a b'"), ("it's", r"'it'\''s'"), ("-x", "-- -x"), ("-x y", "-- '-x y'")]
+        {
+            assert_eq!(word(text), shown);
+        }
+    }
+
     proptest! {
         /// Eight refused processes wrote into each other's lines: a line of 67 bytes was 60 writes.
         #[test]

@@ -243,6 +243,14 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn json_orders_a_terminal_nothing_and_is_exact() {
+        let text = "a\u{9b}31m\u{85}\x7f\x1bé";
+        let shown = json(text);
+        assert!(!shown.contains(char::is_control), "{shown:?}");
+        assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), text);
+    }
+
     fn stranger() -> impl Strategy<Value = String> {
         let evil = select(vec![
             "\x1b[31m", "\n", "\r", "\u{202e}", "\u{2028}", "\u{9b}", "\u{85}", "\x7f", "\nforged", "\0",

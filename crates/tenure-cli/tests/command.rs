@@ -321,3 +321,49 @@ fn a_verbose_run_says_how_its_lease_went() {
     assert!(!run(&[], &["true"]).contains("waited"));
     assert_eq!(run(&["-v", "-q"], &["true"]), "");
 }
+
+/// A migration whose client was killed went on in the server while the next one ran.
+#[test]
+fn a_lock_lingers_after_a_command_that_did_not_end_well() {
+    let stage = Stage::new();
+    let run = |command: &str| {
+        stage.run(&["run", "--ttl", "1s", "--linger", "1m", "job", "--", "sh", "-c", command])
+    };
+    let is_free = || stage.run(&["run", "-n", "job", "--", "true"]).code == 0;
+    run("exit 0").silent(0);
+    run("exit 7").silent(7);
+    assert!(is_free(), "it ended by itself");
+    run("kill -9 $$").complained(137, "the lock stays taken for 1 min (--linger)");
+    let left = stage.show("job")["holders"][0]["expires_in_ms"].as_u64().unwrap();
+    assert!(!is_free() && left > 30_000, "{left}");
+    assert_eq!(stage.run(&["break", "job"]).code, 0);
+    let stopped = ["run", "--max-hold", "300ms", "--linger", "1m", "job", "--", "sleep", "60"];
+    stage.run(&stopped).complained(79, "--max-hold 300ms reached");
+    assert!(!is_free());
+    assert_eq!(stage.run(&["break", "job"]).code, 0);
+    // It was asked to end, and failed.
+    let asked = stage.start(&[
+        "run",
+        "--linger",
+        "1m",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        "trap 'exit 3' TERM; echo >>up; sleep 60 & wait",
+    ]);
+    eventually("it runs", PATIENCE, || stage.path("up").exists().then_some(()));
+    asked.signal(Signal::SIGTERM);
+    assert_eq!(asked.ended().code, 3);
+    assert!(!is_free());
+}
+
+/// Where no lease outlives its process, or none so long.
+#[test]
+fn a_lock_that_cannot_linger_is_refused_before_anything_runs() {
+    let stage = Stage::on_redis();
+    stage
+        .run(&["run", "--linger", "1m", "job", "--", "touch", "ran"])
+        .complained(64, "--linger: redis accepts 10 s at most");
+    assert!(!stage.path("ran").exists());
+}

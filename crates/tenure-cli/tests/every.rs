@@ -11,7 +11,7 @@ use tenure_testkit::{
     postgres::PostgresServer,
 };
 
-use crate::stage::{self, PATIENCE, START, Stage};
+use crate::stage::{self, PATIENCE, START, Stage, files::HOLD};
 
 /// Who comes within the interval skips, says why in one line, and ends with 0 or what it was told.
 fn a_second_run_within_the_interval_is_skipped(stage: &Stage) {
@@ -119,7 +119,7 @@ fn an_interval_that_is_none_is_refused() {
 #[test]
 fn a_run_that_is_under_way_is_waited_for_unless_that_is_not_wanted() {
     let stage = Stage::new();
-    let holder = stage.start(&["run", "--every", "1h", "job", "--", "sh", "-c", stage::files::HOLD, "first"]);
+    let holder = stage.start(&["run", "--every", "1h", "job", "--", "sh", "-c", HOLD, "first"]);
     stage.beats("first");
     stage.run(&["run", "-n", "--every", "1h", "job", "--", "touch", "ran"]).complained(1, "held by");
     let waiter = stage.start_waiter("job", &["run", "--every", "1h", "job", "--", "touch", "ran"]);
@@ -168,6 +168,28 @@ fn a_run_may_begin_a_tenth_of_the_interval_early() {
     let daily = ["run", "--every", "1d", "daily", "--", "true"];
     stage.run(&daily).silent(0);
     stage.run(&daily).complained(0, "once in 24 h");
+}
+
+/// A scheduler piled up processes behind a job that hung: of thirty ticks thirty waited.
+#[test]
+fn one_process_of_a_host_waits_for_a_job() {
+    let stage = Stage::new();
+    let hung = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "hung"]);
+    stage.beats("hung");
+    let every = ["run", "--every", "1h", "job", "--", "sh", "-c", "echo >>ran"];
+    let waits = stage.start(&every);
+    stage.queued("job", &waits);
+    stage.run(&every).complained(0, "of this host waits for it already");
+    let code = ["run", "--every", "1h", "--skip-exit-code", "9", "job", "--", "sh", "-c", "echo >>ran"];
+    stage.run(&code).complained(9, "of this host waits for it already");
+    // Who says how long it waits, waits; and so does another command.
+    let named = ["run", "-w", "200ms", "--every", "1h", "job", "--", "sh", "-c", "echo >>ran"];
+    stage.run(&named).complained(1, "gave up after ");
+    let other = stage.start(&["run", "--every", "1h", "job", "--", "true"]);
+    stage.queued("job", &other);
+    stage.touch("go");
+    assert_eq!((hung.ended().code, waits.ended().code, other.ended().code), (0, 0, 0));
+    assert_eq!(stage.lines("ran").len(), 1);
 }
 
 /// The moment of a day, since the epoch.
