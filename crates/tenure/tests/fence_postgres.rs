@@ -375,3 +375,19 @@ async fn a_table_may_be_named_as_the_new_row_is() {
         db.run(&format!("DROP TABLE {name}")).await;
     }
 }
+
+/// At the first start of several replicas one of them failed at an index of the catalogue.
+#[tokio::test]
+async fn many_create_the_table_at_the_same_time() {
+    let server = PostgresServer::start();
+    let mut replicas = Vec::new();
+    for _ in 0..6 {
+        replicas.push(Db::connect(&server).await);
+    }
+    for round in 0..20 {
+        let fence = Table::new(&format!("fence_{round}"), Dialect::Postgres).unwrap();
+        let create = fence.create();
+        futures_util::future::join_all(replicas.iter().map(|db| db.run(&create))).await;
+        replicas[0].run(&format!("SELECT 1 FROM fence_{round}")).await;
+    }
+}

@@ -193,7 +193,7 @@ impl Table {
         Ok(Self { resource: placeholder(resource)?, token: placeholder(token)?, ..self })
     }
 
-    /// Creates the table if it does not exist. No parameters.
+    /// Creates the table if it does not exist, even if others do at the same time. No parameters.
     pub fn create(&self) -> String {
         let name = &self.name;
         match self.dialect {
@@ -202,7 +202,12 @@ impl Table {
                 "CREATE TABLE IF NOT EXISTS {name} (resource VARBINARY(512) PRIMARY KEY, mark BIGINT NOT NULL, \
                  writes BIGINT NOT NULL) ENGINE = InnoDB"
             ),
-            Dialect::Postgres | Dialect::Sqlite => {
+            // Of two that create it at the same time, PostgreSQL lets one fail at an index of its catalogue.
+            Dialect::Postgres => format!(
+                "DO $$ BEGIN CREATE TABLE IF NOT EXISTS {name} (resource TEXT PRIMARY KEY, mark BIGINT NOT NULL); \
+                 EXCEPTION WHEN unique_violation OR duplicate_table THEN NULL; END $$"
+            ),
+            Dialect::Sqlite => {
                 format!("CREATE TABLE IF NOT EXISTS {name} (resource TEXT PRIMARY KEY, mark BIGINT NOT NULL)")
             }
         }
