@@ -205,7 +205,7 @@ impl Table {
             // Of two that create it at the same time, PostgreSQL lets one fail at an index of its catalogue.
             Dialect::Postgres => format!(
                 "DO $$ BEGIN CREATE TABLE IF NOT EXISTS {name} (resource TEXT PRIMARY KEY, mark BIGINT NOT NULL); \
-                 EXCEPTION WHEN unique_violation OR duplicate_table THEN NULL; END $$"
+                 EXCEPTION WHEN unique_violation OR duplicate_table OR duplicate_object THEN NULL; END $$"
             ),
             Dialect::Sqlite => {
                 format!("CREATE TABLE IF NOT EXISTS {name} (resource TEXT PRIMARY KEY, mark BIGINT NOT NULL)")
