@@ -133,7 +133,7 @@ fn to_queue_behind_a_holder_is_said_after_ten_seconds_and_when_another_holds() {
         &["run", "job", "--", "true"],
         &["lock", "job", "--ttl", "5s"],
         &["lead", "job", "--", "true"],
-        &["run", "--every", "1h", "job", "--", "true"],
+        &["run", "--every", "1h", "job", "--", "env", "true"],
         &["run", "--also", "job", "another", "--", "true"],
     ];
     let mut ahead = 1..;
