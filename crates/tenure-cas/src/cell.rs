@@ -226,7 +226,7 @@ pub const OPENS: &str = "\u{1}opens";
 /// How long no lock is made in a table that a client made: leases of that length may be in one that was there before.
 pub const OPENS_AFTER: Duration = Duration::from_secs(10);
 
-/// What a claim is told for so long.
+/// The answer to a claim during that time.
 pub fn young(left: Duration) -> String {
     format!(
         "a client has made the table of the locks, which it had not seen before: nothing is granted in it for another {:.1} s, \

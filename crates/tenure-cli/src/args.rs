@@ -551,7 +551,7 @@ mod tests {
         }
     }
 
-    /// L1: `--any "a, b"` held ` b`, which excludes nobody.
+    /// L1: `--any "a, b"` held ` b`, which is another lock than `b`.
     #[test]
     fn names_of_several_have_no_blanks_around_them() {
         let calls: [&[&str]; 2] =

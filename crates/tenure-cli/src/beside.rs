@@ -1,4 +1,4 @@
-//! Default files of several accounts in use at the same time: locks in one exclude nobody in another.
+//! Default files of several accounts in use at the same time: a lock in one file does not exclude the same lock in another.
 
 use std::{io, path::Path};
 
@@ -37,7 +37,8 @@ pub(crate) fn others(_: u32, _: &Path) -> io::Result<Option<Beside>> {
     Ok(None)
 }
 
-/// The first of another account and another file. Any process may choose such a name: what is no path is nobody's.
+/// The first of another account and another file. Any process may choose such a name, so one without
+/// a path is ignored.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has such names"))]
 fn first_other(sockets: &str, own: u32, file: &str) -> Option<Beside> {
     let mine = &file[..file.floor_char_boundary(LONGEST)];

@@ -55,7 +55,7 @@ struct State {
     lost: usize,
     put: u64,
     written: u64,
-    /// The last one was waited for in vain.
+    /// The last line was not written in time: the next ones are not waited for.
     is_stuck: bool,
 }
 
@@ -115,7 +115,9 @@ impl Lines {
             if lost > 0 {
                 let _ = text::write(
                     out,
-                    &format!("tenure: {lost} more lines were lost: nobody read them in time\n"),
+                    &format!(
+                        "tenure: {lost} more lines were lost: the standard error was not read in time\n"
+                    ),
                 );
             }
             let mut state = self.state();
@@ -239,7 +241,7 @@ mod tests {
         (0..100).for_each(|_| lines.put(Text::Lines("y\n".to_owned())));
         assert!(
             began.elapsed(TokioHost.now()) < Duration::from_secs(5),
-            "nobody reads: {:?}",
+            "no reader: {:?}",
             began.elapsed(TokioHost.now())
         );
     }

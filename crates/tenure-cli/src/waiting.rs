@@ -463,7 +463,7 @@ pub(crate) async fn fill(quiet: bool, look: impl Fn() -> (f64, String)) -> Infal
     draw(quiet, Duration::ZERO, &bar, BAR, show).await
 }
 
-/// Through the thread that writes lines: a terminal that takes nothing, as after Ctrl-S, delays nobody.
+/// Through the thread that writes lines: a terminal that does not accept output, as after Ctrl-S, delays no renewal.
 fn drawn(bar: ProgressBar) -> ProgressBar {
     bar.set_draw_target(ProgressDrawTarget::term_like(Box::<lines::Terminal>::default()));
     bar

@@ -359,7 +359,7 @@ fn a_lock_lingers_after_a_command_that_did_not_end_well() {
     assert!(!is_free());
 }
 
-/// Where no lease outlives its process, or none so long.
+/// The store does not grant a lease that long.
 #[test]
 fn a_lock_that_cannot_linger_is_refused_before_anything_runs() {
     let stage = Stage::on_redis_with("?max_ttl=5s");

@@ -133,7 +133,7 @@ pub(crate) fn unanswered(place: &str) -> BackendError {
     BackendError::new(TimedOut, Outcome::Unknown, message).with("mysql", place)
 }
 
-/// Nobody is left who hears the answer to a login.
+/// The task that was logging in has ended with its runtime.
 pub(crate) fn ended(place: &str) -> BackendError {
     refused(place, Unavailable, "the runtime in which the login was under way has ended")
 }

@@ -142,8 +142,8 @@ impl Player {
         matches!(self.ask().await, ClaimAnswer::Granted(_))
     }
 
-    /// Lets what is left of its lease pass, or of the first place in the queue, and sees that it is over. In a line of places, and
-    /// where a store allows what its answers took, it may end late if the machine is busy.
+    /// Waits until its lease, or its first place in the queue, has expired; `left` is the time left. In a line of places, and on
+    /// a store that allows for the time of its answers, it may expire late if the machine is busy.
     pub async fn lapse(&self, arena: &impl Arena, left: Duration) {
         let promises = self.backend.promises();
         arena.pass(left + promises.ttl_grain).await;
