@@ -160,6 +160,24 @@ pub(crate) enum Verb {
     },
 }
 
+/// How long the lock is held, whatever the command does.
+#[derive(Args, Clone, Copy, Default, Debug)]
+pub(crate) struct HoldArgs {
+    /// Hold the lock for at least this long
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
+    pub(crate) min_hold: Option<Duration>,
+    /// Stop the command after this long
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
+    pub(crate) max_hold: Option<Duration>,
+    /// How long the command may take to end after TERM, before KILL [default: ttl/4, at most 5s]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
+    pub(crate) grace: Option<Duration>,
+    /// If the command does not end well, keep the lock for at least this long afterwards: what it began on other hosts
+    /// or servers may go on
+    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true, help_heading = "Lease")]
+    pub(crate) linger: Option<Timing>,
+}
+
 #[derive(Args, Debug)]
 #[command(
     after_help = RUN_EXAMPLES,
@@ -188,19 +206,8 @@ pub(crate) struct Run {
     /// store's maximum]
     #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) ttl: Option<Timing>,
-    /// Hold the lock for at least this long
-    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
-    pub(crate) min_hold: Option<Duration>,
-    /// Stop the command after this long
-    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
-    pub(crate) max_hold: Option<Duration>,
-    /// How long the command may take to end after TERM, before KILL [default: ttl/4, at most 5s]
-    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
-    pub(crate) grace: Option<Duration>,
-    /// If the command does not end well, keep the lock for at least this long afterwards: what it began on other hosts
-    /// or servers may go on
-    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true, help_heading = "Lease")]
-    pub(crate) linger: Option<Timing>,
+    #[command(flatten)]
+    pub(crate) hold: HoldArgs,
     /// Run once per interval over all hosts: skip if the last successful run began less than this long ago. A run may
     /// begin a tenth of it early, at most 60s; the next one is due that much later
     #[arg(long, value_name = "DUR", value_parser = interval, allow_hyphen_values = true, group = "schedule", conflicts_with_all = ["shared", "slots", "also", "any"], help_heading = "Interval")]
@@ -385,19 +392,8 @@ pub(crate) struct Attach {
     /// Length of the lease from now, never shortened [default: 10s, or the store's maximum]
     #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) ttl: Option<Timing>,
-    /// Hold the lock for at least this long
-    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
-    pub(crate) min_hold: Option<Duration>,
-    /// Stop the command after this long
-    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
-    pub(crate) max_hold: Option<Duration>,
-    /// How long the command may take to end after TERM, before KILL [default: ttl/4, at most 5s]
-    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
-    pub(crate) grace: Option<Duration>,
-    /// If the command does not end well, keep the lock for at least this long afterwards: what it began on other hosts
-    /// or servers may go on
-    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true, help_heading = "Lease")]
-    pub(crate) linger: Option<Timing>,
+    #[command(flatten)]
+    pub(crate) hold: HoldArgs,
     /// Exit code if the lease is gone or was lost
     #[arg(long, value_name = "CODE", default_value_t = crate::exit::LOST, help_heading = "Lease")]
     pub(crate) lost_exit_code: u8,

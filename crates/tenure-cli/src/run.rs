@@ -12,7 +12,7 @@ use tenure::{
 };
 
 use crate::{
-    args::{Attach, Global, Lead, Run, name},
+    args::{Attach, Global, HoldArgs, Lead, Run, name},
     child::{Child, ChildChange, Under},
     every::Every,
     exit::{self, Stop},
@@ -469,7 +469,7 @@ impl LockedCommand<'_> {
                     false => format!("{name}: {why}. Stopped the command{}{advice}", still_running(&daemons)),
                 };
                 self.say_how_it_went(since);
-                if let Some(linger) = self.task.linger {
+                if let Some(linger) = self.task.hold.linger {
                     self.release.lingering(self.guard, linger.ttl(), signals).await;
                 } else if is_planned {
                     // Validity ends with it; the lease on the store lasts longer.
@@ -511,14 +511,14 @@ impl LockedCommand<'_> {
         let task = self.task;
         // By a signal, or after one that asked it to end.
         let is_bad = code >= exit::SIGNAL || code != 0 && signals.is_asked();
-        let lost = match stayed {
-            Ok(()) if is_bad && task.linger.is_some() => {
-                self.release.lingering(self.guard, task.linger.unwrap_or_default().ttl(), signals).await;
+        let lost = match (stayed, task.hold.linger.filter(|_| is_bad)) {
+            (Ok(()), Some(linger)) => {
+                self.release.lingering(self.guard, linger.ttl(), signals).await;
                 None
             }
-            Ok(()) if is_silent => self.release.awaited(self.guard, patience, signals).await,
-            Ok(()) => self.leave(signals).await,
-            Err(lost) => {
+            (Ok(()), None) if is_silent => self.release.awaited(self.guard, patience, signals).await,
+            (Ok(()), None) => self.leave(signals).await,
+            (Err(lost), _) => {
                 let line = format!("{}: {lost}", self.lost_name());
                 self.release.in_passing(self.guard).await;
                 Some(line)
@@ -659,10 +659,10 @@ impl LockedCommand<'_> {
     }
 
     fn why_now(&self) -> Over {
-        if self.guard.is_renewal_failing() || self.task.max_hold.is_none() {
+        if self.guard.is_renewal_failing() || self.task.hold.max_hold.is_none() {
             self.why_expired()
         } else {
-            let max_hold = humantime::format_duration(self.task.max_hold.unwrap_or_default());
+            let max_hold = humantime::format_duration(self.task.hold.max_hold.unwrap_or_default());
             Over { why: format!("--max-hold {max_hold} reached"), advice: "", is_planned: true }
         }
     }
@@ -673,7 +673,8 @@ impl LockedCommand<'_> {
     /// The lease was lost during that time, or the loss was detected only now.
     async fn stay(&self, since: Moment, signals: &mut Signals) -> Result<(), Lost> {
         // By the clock that does not step: this is a promise to others, not validity.
-        let left = || self.task.min_hold.unwrap_or_default().saturating_sub(since.elapsed(TokioHost.now()));
+        let left =
+            || self.task.hold.min_hold.unwrap_or_default().saturating_sub(since.elapsed(TokioHost.now()));
         let is_staying = !left().is_zero();
         let ended = async {
             // A first signal that was passed on to the command does not count here: it was meant for the command.
@@ -751,10 +752,7 @@ fn still_running(daemons: &[nix::unistd::Pid]) -> String {
 /// A command to run under a lease, and its options.
 pub(crate) struct Task {
     ttl: Option<Timing>,
-    min_hold: Option<Duration>,
-    max_hold: Option<Duration>,
-    grace: Option<Duration>,
-    linger: Option<Timing>,
+    hold: HoldArgs,
     lost_exit_code: u8,
     /// The command is a line for a shell.
     is_line: bool,
@@ -764,20 +762,20 @@ pub(crate) struct Task {
 impl Task {
     /// Checked before the store is opened, which may create a file. A default is never longer than this one.
     pub(crate) fn check(&self) -> Result<(), Stop> {
-        if let (Some(min), Some(max)) = (self.min_hold, self.max_hold)
+        if let (Some(min), Some(max)) = (self.hold.min_hold, self.hold.max_hold)
             && min > max
         {
             return Err(Stop::usage(
                 "--min-hold is longer than --max-hold: the lock cannot be held for both",
             ));
         }
-        Stopping::new(self.grace, self.ttl.unwrap_or_default().ttl()).map(drop)
+        Stopping::new(self.hold.grace, self.ttl.unwrap_or_default().ttl()).map(drop)
     }
 
     /// The named ttl, if the store accepts it, otherwise the default; and the durations of a stop with it.
     fn durations(&self, promises: &Promises) -> Result<(Duration, Stopping), Stop> {
         let ttl = self.ttl.map_or_else(|| promises.default_ttl(), Timing::ttl);
-        let linger = self.linger.map_or(Duration::ZERO, Timing::ttl);
+        let linger = self.hold.linger.map_or(Duration::ZERO, Timing::ttl);
         if !linger.is_zero() && promises.end == EndOfGrant::Session {
             let line =
                 format!("--linger: a lease of {} ends with the process that took it", promises.backend);
@@ -787,7 +785,7 @@ impl Task {
             // While the store grants less than its URL says, the grace that was named must not be in the way.
             let is_shortened = self.ttl.is_none() && promises.served_ttl < promises.max_ttl;
             let most = if is_shortened { ttl / 3 } else { Duration::MAX };
-            return Ok((ttl, Stopping::new(self.grace.map(|grace| grace.min(most)), ttl)?));
+            return Ok((ttl, Stopping::new(self.hold.grace.map(|grace| grace.min(most)), ttl)?));
         }
         let raise = promises
             .max_ttl_parameter
@@ -800,7 +798,7 @@ impl Task {
     /// The lock under which it runs, with its settings.
     fn set(&self, lock: Lock, (ttl, stopping): (Duration, Stopping)) -> Lock {
         let lock = lock.ttl(ttl).label(self.label());
-        match self.max_hold {
+        match self.hold.max_hold {
             // The limit of the command; the time to stop it comes on top.
             Some(max_hold) => lock.max_hold(max_hold.saturating_add(stopping.margin())),
             None => lock,
@@ -833,50 +831,23 @@ impl Task {
 
 impl From<&Run> for Task {
     fn from(args: &Run) -> Self {
-        let Run { ttl, min_hold, max_hold, grace, linger, lost_exit_code, command, .. } = *args;
-        Self {
-            ttl,
-            min_hold,
-            max_hold,
-            grace,
-            linger,
-            lost_exit_code,
-            is_line: command,
-            argv: args.argv.clone(),
-        }
+        let Run { ttl, hold, lost_exit_code, command, .. } = *args;
+        Self { ttl, hold, lost_exit_code, is_line: command, argv: args.argv.clone() }
     }
 }
 
 impl From<&Attach> for Task {
     fn from(args: &Attach) -> Self {
-        let Attach { ttl, min_hold, max_hold, grace, linger, lost_exit_code, command, .. } = *args;
-        Self {
-            ttl,
-            min_hold,
-            max_hold,
-            grace,
-            linger,
-            lost_exit_code,
-            is_line: command,
-            argv: args.argv.clone(),
-        }
+        let Attach { ttl, hold, lost_exit_code, command, .. } = *args;
+        Self { ttl, hold, lost_exit_code, is_line: command, argv: args.argv.clone() }
     }
 }
 
 impl From<&Lead> for Task {
     fn from(args: &Lead) -> Self {
         let Lead { ttl, grace, command, .. } = *args;
-        let (min_hold, max_hold, linger, lost_exit_code) = (None, None, None, exit::LOST);
-        Self {
-            ttl,
-            min_hold,
-            max_hold,
-            grace,
-            linger,
-            lost_exit_code,
-            is_line: command,
-            argv: args.argv.clone(),
-        }
+        let hold = HoldArgs { grace, ..HoldArgs::default() };
+        Self { ttl, hold, lost_exit_code: exit::LOST, is_line: command, argv: args.argv.clone() }
     }
 }
 
