@@ -1,6 +1,6 @@
 //! `run --every`: a command that runs once per interval, on one of many hosts.
 
-use std::time::Duration;
+use std::{future::pending, time::Duration};
 
 use jiff::{Timestamp, tz::TimeZone};
 use nix::sys::signal::Signal;
@@ -16,7 +16,7 @@ use crate::{
     exit::{self, Stop},
     signals::Signals,
     text,
-    waiting::Question,
+    waiting::{Question, pause},
 };
 
 /// The interval of a run, or its calendar.
@@ -69,26 +69,25 @@ impl<'a> Every<'a> {
         }
     }
 
-    /// The exit code if another process of this host waits with the same command: one is enough. Otherwise a scheduler piles
-    /// them up behind a job that hangs. If the store fails now, a later step waits for it.
-    pub(crate) async fn skip_behind(
-        &self,
-        locks: &Locker,
-        ours: &Label,
-        signals: &mut Signals,
-    ) -> Result<Option<u8>, Stop> {
-        let looking =
-            self.question("looking for waiters").awaited(signals.asked_to_end(), locks.inspect(&self.name));
-        let Ok(view) = looking.await.map_err(Stop::signalled)? else { return Ok(None) };
+    /// Completes once another process of this host with the same command stands first in the queue: one waiter is enough.
+    /// Otherwise a scheduler piles them up behind a job that hangs.
+    pub(crate) async fn behind(&self, locks: &Locker, ours: &Label) -> Stop {
         let is_same = |label: &&Label| (&label.host, &label.command) == (&ours.host, &ours.command);
-        let Some(other) = view.queue.iter().filter_map(|waiter| waiter.label.as_ref()).find(is_same) else {
-            return Ok(None);
-        };
-        if !self.global.quiet {
-            let line = format!("{}: skipped: pid {} of this host waits for it already", self.name, other.pid);
-            exit::warn(&exit::ending(&line, self.skip_exit_code));
+        let mut rest = FIRST_LOOK;
+        loop {
+            pause(rest).await;
+            rest = LAST_LOOK.min(rest * 2);
+            let Ok(view) = locks.inspect(&self.name).await else { continue };
+            match view.queue.iter().filter_map(|waiter| waiter.label.as_ref()).find(is_same) {
+                Some(first) if first.pid == ours.pid => pending::<()>().await,
+                Some(_) if self.global.quiet => return Stop::new(self.skip_exit_code, ""),
+                Some(Label { pid, .. }) => {
+                    let line = format!("{}: skipped: pid {pid} of this host waits for it already", self.name);
+                    return Stop::new(self.skip_exit_code, line);
+                }
+                None => {}
+            }
         }
-        Ok(Some(self.skip_exit_code))
     }
 
     /// The same under the lock, because another host may have run it during the wait. Returns the turn, which `count` needs.
@@ -185,6 +184,11 @@ impl<'a> Every<'a> {
         self.question("counting the run").awaited(signal, self.once.count(lease, turn, began)).await
     }
 }
+
+/// When the queue is looked at for another waiter of this host: not by a run that is granted immediately, and less and less
+/// often where no waiter is shown.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+const LAST_LOOK: Duration = Duration::from_secs(30);
 
 fn stop(error: &HoldError) -> Stop {
     match error {

@@ -1,7 +1,7 @@
 //! A command under a lock, for `run`, `lead` and `attach`: the locks, the wait for them, and the command from its
 //! start to its end. The command ends early enough to be gone before its lease.
 
-use std::{ffi::OsString, fmt, num::NonZeroU32, time::Duration};
+use std::{ffi::OsString, fmt, future::pending, num::NonZeroU32, time::Duration};
 
 use tenure::{
     Guards, Label, Lease, Lock, LockName, Locker, Loss, Lost,
@@ -23,7 +23,7 @@ use crate::{
     store,
     supervisor::Supervisor,
     text,
-    waiting::{BRIEF_PATIENCE, Budget, LEAVE_PATIENCE, LONG, LockWait, Question, pause},
+    waiting::{BRIEF_PATIENCE, Budget, LEAVE_PATIENCE, LONG, LockWait, Question, drained, pause},
     watcher::Deadline,
 };
 
@@ -34,11 +34,6 @@ pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
     let mut started = Started::new(global, &task, wanted).await?.every(&args)?;
     started.refuse_nested().await?;
     if let Some(code) = started.skip_early().await? {
-        return Ok(code);
-    }
-    if let (None, false) = (args.wait, args.nonblock)
-        && let Some(code) = started.skip_behind().await?
-    {
         return Ok(code);
     }
     let budget = Budget(if args.nonblock { Some(Duration::ZERO) } else { args.wait });
@@ -146,14 +141,6 @@ impl<'a> Started<'a> {
         }
     }
 
-    /// The exit code if a process of this host waits for the turn of the same job already.
-    async fn skip_behind(&mut self) -> Result<Option<u8>, Stop> {
-        match &self.every {
-            Some(every) => every.skip_behind(&self.locks, &self.task.label(), &mut self.signals).await,
-            None => Ok(None),
-        }
-    }
-
     /// Waits for the locks.
     async fn enter(&mut self, budget: Budget, conflict: u8) -> Result<Guards, Stop> {
         self.acquire(budget, conflict, false).await
@@ -202,7 +189,22 @@ impl<'a> Started<'a> {
         let waiting = if is_patient { waiting.for_ever() } else { waiting };
         let set = |lock| task.set(lock, (*ttl, *stopping));
         let asking = LockRequest { locks, waiting: &waiting, budget };
-        wanted.acquire(asking, set, &mut self.signals).await
+        // Who says how long to wait, waits.
+        let every = self.every.as_ref().filter(|_| budget.0.is_none());
+        let behind = async {
+            match every {
+                Some(every) => every.behind(locks, &task.label()).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            guards = wanted.acquire(asking, set, &mut self.signals) => guards,
+            stop = behind => {
+                drained(locks, LEAVE_PATIENCE, pending()).await;
+                Err(stop)
+            }
+        }
     }
 
     /// Runs the command after `before`, unless it is not due, and releases the locks.

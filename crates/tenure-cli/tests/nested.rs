@@ -74,6 +74,10 @@ fn a_lease_may_be_renewed_and_broken_inside(stage: &Stage) {
         if ended.code == 0 && ended.err.contains("not known whether it was held") {
             return None;
         }
+        // An etcd cluster of which one member hangs may elect, and answers nothing meanwhile.
+        if ended.code == 69 && ended.err.contains("did not answer within") {
+            return None;
+        }
         assert_eq!(ended.code, 79, "{ended:?}");
         Some(())
     });
