@@ -29,7 +29,7 @@ use nix::{
 };
 use rustix::process::{WaitOptions, WaitStatus, wait, waitpid};
 use tenure::{
-    Guards, Lease, Leases,
+    Lease, Leases,
     backend::{Host, Moment, TokioHost},
 };
 
@@ -45,7 +45,7 @@ use crate::{
 
 /// The environment of a command.
 pub(crate) struct Under<'a> {
-    pub(crate) guards: &'a Guards,
+    pub(crate) leases: &'a [Lease],
     /// The lock that was named first.
     pub(crate) first: &'a Lease,
 }
@@ -305,16 +305,16 @@ fn spawn(argv: &[OsString], under: &Under<'_>, gate: &UnixStream, keyboard: &str
         .args(argv)
         .env("TENURE_LOCK", under.first.name().as_str())
         .env("TENURE_TOKEN", under.first.token().to_string())
-        .env("TENURE_TOKENS", tokens(under.guards))
+        .env("TENURE_TOKENS", tokens(under.leases))
         .env("TENURE_OWNER", under.first.owner().to_string())
-        .env(nested::VARIABLE, nested::with(under.guards.iter().map(Lease::owner)))
+        .env(nested::VARIABLE, nested::with(under.leases.iter().map(Lease::owner)))
         .process_group(0)
         .spawn()?;
     Ok(Pid::from_raw(i32::try_from(process.id()).expect("BUG: a pid is positive and fits")))
 }
 
 /// The tokens by the names of their locks, as JSON.
-fn tokens(held: &Leases) -> String {
+fn tokens(held: &[Lease]) -> String {
     let tokens: BTreeMap<&str, u64> =
         held.iter().map(|lease| (lease.name().as_str(), lease.token().get())).collect();
     serde_json::to_string(&tokens).expect("BUG: names and numbers are JSON")

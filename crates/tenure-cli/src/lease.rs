@@ -1,19 +1,19 @@
 //! `lock`, `renew`, `unlock`: leases for scripts. They are not renewed automatically. `attach`: a command under
 //! such a lease, which another process acquired.
 
-use std::time::Duration;
+use std::{future::pending, time::Duration};
 
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use tenure::{
-    AcquireError, Guard, Guards, Label, LockName, Locker, OwnerId,
+    AcquireError, Guards, Label, LockName, Locker, OwnerId,
     backend::{EndOfGrant, Released, Renewal},
     view::Mode,
 };
 
 use crate::{
     args::{Attach, Global, LockArgs, Renew, Unlock},
-    exit::{Stop, chain},
+    exit::{self, Stop, chain},
     nested::{self, Nesting},
     run::{CommandEnd, LockNames, Started, Task},
     signals::{Signals, unhandled},
@@ -149,33 +149,80 @@ pub(crate) async fn attach(global: &Global, args: Attach) -> Result<u8, Stop> {
     nested::refuse_own(&name, owner, ATTACH_ENDS_IT)?;
     let mut started = Started::new(global, &task, LockNames::only(name.clone())).await?;
     outlives_its_process(started.locks(), "another one cannot go on with it")?;
+    refuse_of_a_run(global, &mut started, &name, owner).await?;
     let attached = match ask_to_attach(global, &mut started, &name, owner).await {
         Err(stop) if started.must_shorten(&stop)? => {
             ask_to_attach(global, &mut started, &name, owner).await?
         }
         answer => answer?,
     };
-    let guard = attached.map_err(|error| match error {
+    let guards = attached.map_err(|error| match error {
         AcquireError::Gone => task.lost(gone(&name)),
         AcquireError::Config(error) => Stop::usage(error.to_string()).of(&name),
         other => Stop::internal(chain(&other)).of(&name),
     })?;
-    match started.run(Guards::from(guard), async |_| Ok(())).await? {
+    let Some(guards) = guards else {
+        let (works, see) = ("another `tenure attach` works under this lease", text::word(&place_of(owner)));
+        return Err(Stop::new(exit::CONFLICT, format!("{name}: {works}. See tenure show {see}")));
+    };
+    match started.run(guards, async |_| Ok(())).await? {
         CommandEnd::Ended(code) => Ok(code),
         CommandEnd::Lost(line) => Err(task.lost(line)),
     }
 }
 
+/// L1: `show` prints the owner of a running `tenure run` too. A lease never changes from the one kind to the other, so the answer
+/// does not age.
+async fn refuse_of_a_run(
+    global: &Global,
+    started: &mut Started<'_>,
+    name: &LockName,
+    owner: OwnerId,
+) -> Result<(), Stop> {
+    let (question, locks) =
+        (Question::new(global, "looking at the lease").about(name), started.locks().clone());
+    let view = question.answered(started.signals().asked_to_end(), locks.inspect(name)).await?;
+    let owner = owner.to_string();
+    let held = view.holders.into_iter().find(|holder| holder.owner == owner);
+    match held.and_then(|holder| holder.label).filter(|label| label.runs) {
+        None => Ok(()),
+        Some(label) => Err(Stop::usage(format!(
+            "{name}: this is the lease of a command that runs: {label}. Attach to a lease of `tenure lock`, or wait for the \
+             lock with `tenure run`"
+        ))),
+    }
+}
+
+/// The name of the lock that the one command has that works under the lease of this owner.
+fn place_of(owner: OwnerId) -> String {
+    format!("attach:{owner}")
+}
+
+/// The lease and the place of the command under it, or `None` if another command has that place. The place comes first: the renewal
+/// that attaches must not change the lease of another command.
 async fn ask_to_attach(
     global: &Global,
     started: &mut Started<'_>,
     name: &LockName,
     owner: OwnerId,
-) -> Result<Result<Guard, AcquireError>, Stop> {
-    let lock = started.set(started.locks().mutex(name));
+) -> Result<Result<Option<Guards>, AcquireError>, Stop> {
+    let (lock, place) = (started.locks().mutex(name), started.locks().mutex(place_of(owner)));
+    let (lock, place) = (started.set(lock), started.set(place));
+    let locks = started.locks().clone();
     let question = Question::new(global, "attaching to the lease").about(name);
-    let attaching = question.answered(started.signals().asked_to_end(), async {
+    let both = async {
+        let Some(place) = place.try_acquire().await? else { return Ok(None) };
         match lock.attach(owner).await {
+            Ok(guard) => Ok(Some([guard, place].into_iter().collect())),
+            Err(error) => {
+                drop(place);
+                drained(&locks, LEAVE_PATIENCE, pending()).await;
+                Err(error)
+            }
+        }
+    };
+    let attaching = question.answered(started.signals().asked_to_end(), async {
+        match both.await {
             Err(AcquireError::Store(error)) => Err(error),
             answer => Ok(answer),
         }

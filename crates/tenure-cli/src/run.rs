@@ -218,13 +218,14 @@ impl<'a> Started<'a> {
     ) -> Result<CommandEnd, Stop> {
         let since = TokioHost.now();
         let (first, name) = (self.wanted.first(&guard), self.wanted.held(&guard));
+        let leases = self.wanted.leases(&guard);
         let (name, place, quiet) = (name.as_str(), store::place(self.global), self.global.quiet);
         let is_verbose = self.global.verbose > 0 && !quiet;
         let release = Release { locks: &self.locks, name, place, quiet, is_verbose, ttl: self.ttl };
         let (task, stopping, waited, every) = (self.task, self.stopping, self.waited, self.every.as_ref());
         let turn = None;
         let mut held =
-            LockedCommand { task, name, stopping, guard, first, waited, is_verbose, release, every, turn };
+            LockedCommand { task, name, stopping, guard, leases, first, waited, is_verbose, release, every, turn };
         let signals = &mut self.signals;
         let skipped = match before(signals).await {
             Ok(()) => held.may_start(signals).await,
@@ -304,6 +305,14 @@ impl LockNames {
             How::One | How::Any => held.iter().next(),
         };
         first.expect("BUG: something is held").clone()
+    }
+
+    /// The locks that were asked for, of those that are held: `attach` holds one more.
+    fn leases(&self, held: &Guards) -> Vec<Lease> {
+        match self.how {
+            How::All => held.iter().cloned().collect(),
+            How::One | How::Any => vec![self.first(held)],
+        }
     }
 
     /// True if it waits for all of them instead of one.
@@ -406,6 +415,8 @@ struct LockedCommand<'a> {
     name: &'a str,
     stopping: Stopping,
     guard: Guards,
+    /// Those that the user named.
+    leases: Vec<Lease>,
     /// The lock that was named first.
     first: Lease,
     /// How long it took to acquire them.
@@ -448,7 +459,7 @@ impl LockedCommand<'_> {
             return Ok(CommandEnd::Lost(line));
         }
         let argv = self.task.argv();
-        let under = Under { guards: &self.guard, first: &self.first };
+        let under = Under { leases: &self.leases, first: &self.first };
         let mut child = match Child::start(&argv, &under, self.stopping.deadline(&self.guard)) {
             Ok(child) => child,
             Err(error) => {
@@ -567,7 +578,7 @@ impl LockedCommand<'_> {
     fn lost_name(&self) -> String {
         let lost = self.guard.iter().find(|lease| lease.check().is_err());
         let lost = lost.or_else(|| self.guard.iter().find(|lease| lease.is_renewal_failing()));
-        lost.filter(|_| self.guard.iter().len() > 1)
+        lost.filter(|lease| lease.name().as_str() != self.name)
             .map_or_else(|| self.name.to_owned(), |lease| format!("{} (of {})", lease.name(), self.name))
     }
 
@@ -812,7 +823,7 @@ impl Task {
         let ours = tenure::command::this_process();
         let command = self.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
         let command = if self.is_line { first_word(&command) } else { &command };
-        Label::new(&ours.host, ours.pid, &ours.user, command)
+        Label::new(&ours.host, ours.pid, &ours.user, command).running(true)
     }
 
     /// The program and its arguments.

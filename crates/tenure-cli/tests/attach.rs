@@ -96,6 +96,36 @@ fn an_attached_command_is_stopped_when_its_lease_is_lost(stage: &Stage) {
     stage.dies("pid.attached");
 }
 
+/// L1: a script whose `ssh` had lost its connection tried again on another host, and two commands worked with one token.
+fn one_command_at_a_time_works_under_a_lease(stage: &Stage) {
+    let (_, text) = scaled_ttl(TTL);
+    let lease = lock(stage, &["--ttl", &text]);
+    let owner = lease["owner"].as_str().unwrap();
+    let first = stage.start(&["attach", "--ttl", &text, "job", owner, "--", "sh", "-c", HOLD, "attached"]);
+    stage.beats("attached");
+    let second = ["attach", "--ttl", &text, "job", owner, "--", "touch", "ran"];
+    stage.run(&second).complained(1, "job: another `tenure attach` works under this lease");
+    assert_eq!(stage.show("job")["holders"][0]["owner"], lease["owner"], "the refusal ends nothing");
+    stage.touch("go");
+    first.ended().silent(0);
+    stage.run(&second).complained(79, "this owner does not hold the lock");
+    assert!(!stage.path("ran").exists());
+    let place = format!("attach:{owner}");
+    assert!(stage.show(&place)["holders"].as_array().unwrap().is_empty(), "L8");
+}
+
+/// L1: `attach` with the owner that `show` prints ended a command that ran.
+fn the_lease_of_a_command_that_runs_is_not_attached_to(stage: &Stage) {
+    let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "running"]);
+    stage.beats("running");
+    let owner = stage.show("job")["holders"][0]["owner"].as_str().unwrap().to_owned();
+    let refused = stage.run(&["attach", "job", &owner, "--", "touch", "ran"]);
+    refused.complained(64, "job: this is the lease of a command that runs: ");
+    stage.touch("go");
+    holder.ended().silent(0);
+    assert!(!stage.path("ran").exists());
+}
+
 /// One line, 64, nothing taken.
 #[test]
 fn bad_owners_are_refused() {
@@ -126,6 +156,8 @@ stage::on_every_store!(;
     but_sessions:
     attach_goes_on_with_a_lease_and_its_token,
     an_attached_command_is_stopped_when_its_lease_is_lost,
+    one_command_at_a_time_works_under_a_lease,
+    the_lease_of_a_command_that_runs_is_not_attached_to,
 );
 
 /// The same for all stores that keep an owner: all but quorums and sessions.

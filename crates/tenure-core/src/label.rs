@@ -24,6 +24,11 @@ pub struct Label {
     #[doc(hidden)]
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "std::ops::Not::not"))]
     pub idles: bool,
+    /// A command of `tenure run` works under the lease until its owner releases it, so another process cannot attach to it. For
+    /// the command.
+    #[doc(hidden)]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "std::ops::Not::not"))]
+    pub runs: bool,
 }
 
 impl Label {
@@ -31,7 +36,7 @@ impl Label {
     pub fn new(host: &str, pid: u32, user: &str, command: &str) -> Self {
         let command = command.rsplit('/').find(|part| !part.is_empty()).unwrap_or(command);
         let (host, user, command) = (tame(host, 63), tame(user, 32), tame(command, 32));
-        Self { host, pid, user, command, idles: false }
+        Self { host, pid, user, command, idles: false, runs: false }
     }
 
     /// The same label for an owner that wants hints about waiters, or does not. For the engine and backends.
@@ -39,6 +44,13 @@ impl Label {
     #[doc(hidden)]
     pub fn idling(self, idles: bool) -> Self {
         Self { idles, ..self }
+    }
+
+    /// The same label for an owner under whose lease a command runs, or does not. For the command and backends.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn running(self, runs: bool) -> Self {
+        Self { runs, ..self }
     }
 }
 

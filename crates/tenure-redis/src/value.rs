@@ -12,15 +12,20 @@ pub(crate) const SHARED: &str = "tenure:shared";
 /// Our separators, the flag `+`, and what is not printable.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%').add(b':').add(b',').add(b'+').add(b' ');
 
-/// Behind a label: the holder wants to hear of waiters. A client that does not know of that reads on as ever.
+/// Behind a label: a command runs under the lease; the holder wants to hear of waiters. A client that does not know of them reads on
+/// as before. Scripts look for the second at the end.
+const RUNS: &str = ",runs";
 const IDLES: &str = ",idles";
 
-/// `host,pid,user,command`, and `,idles` where that is so; without a colon and without a plus.
+/// `host,pid,user,command`, and `,runs` and `,idles` where that is so; without a colon and without a plus.
 pub(crate) fn encode_label(label: &Label, into: &mut String) {
     let part = |text| utf8_percent_encode(text, ENCODED);
     // OK because writing to a String cannot fail.
     let _ =
         write!(into, "{},{},{},{}", part(&label.host), label.pid, part(&label.user), part(&label.command));
+    if label.runs {
+        into.push_str(RUNS);
+    }
     if label.idles {
         into.push_str(IDLES);
     }
@@ -30,8 +35,9 @@ fn decode_label(text: &str) -> Option<Label> {
     let mut parts = text.split(',').map(|part| percent_decode_str(part).decode_utf8_lossy().into_owned());
     let (host, pid, user, command) =
         (parts.next()?, parts.next()?.parse().ok()?, parts.next()?, parts.next()?);
-    let idles = parts.next().is_some_and(|part| part == IDLES[1..]);
-    Some(Label::new(&host, pid, &user, &command).idling(idles))
+    let flags: Vec<String> = parts.collect();
+    let has = |flag: &str| flags.iter().any(|part| *part == flag[1..]);
+    Some(Label::new(&host, pid, &user, &command).running(has(RUNS)).idling(has(IDLES)))
 }
 
 /// The owner at the front of a value of ours; foreign values have none.
@@ -134,9 +140,11 @@ mod tests {
         );
         let view = waiter(&owner, &format!("3:t:1000:{text}"), Duration::from_secs(3)).unwrap();
         assert_eq!((view.label, view.waiting), (Some(label.clone()), Duration::from_secs(2)));
-        let (idle, mut text) = (label.idling(true), String::new());
-        encode_label(&idle, &mut text);
-        assert_eq!(decode_label(&text), Some(idle));
+        for (runs, idles) in [(false, true), (true, false), (true, true)] {
+            let (label, mut text) = (label.clone().running(runs).idling(idles), String::new());
+            encode_label(&label, &mut text);
+            assert_eq!((text.ends_with(",idles"), decode_label(&text)), (idles, Some(label)));
+        }
     }
 
     /// Whatever a foreign client wrote is shown, and is nobody of ours.

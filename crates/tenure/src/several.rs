@@ -304,6 +304,13 @@ impl From<Guard> for Guards {
     }
 }
 
+/// Of locks that were acquired one by one.
+impl FromIterator<Guard> for Guards {
+    fn from_iter<I: IntoIterator<Item = Guard>>(guards: I) -> Self {
+        Self::new(guards.into_iter().collect())
+    }
+}
+
 impl Deref for Guards {
     type Target = Leases;
 
