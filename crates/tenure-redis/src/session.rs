@@ -187,10 +187,11 @@ impl RedisSession {
     /// Reads messages on a thread of its own. All waiters of the handle are notified there: the runtime of the one that came
     /// first may end or rest.
     async fn read_apart(&self, channels: Vec<String>) -> Result<Reader, BackendError> {
-        let (over, connection) = (Arc::<End>::default(), Arc::downgrade(&self.connection));
-        let Some(route) = self.connection.wire.route() else { return Ok(Reader(over)) };
+        // If this future is dropped, its thread ends.
+        let (reader, connection) = (Reader(Arc::default()), Arc::downgrade(&self.connection));
+        let Some(route) = self.connection.wire.route() else { return Ok(reader) };
         let (tell, told) = oneshot::channel();
-        let until = over.clone();
+        let until = reader.0.clone();
         let start = move || -> BoxFuture<'static, ()> {
             Box::pin(async move {
                 let (answer, messages) = match route.listen(&channels).await {
@@ -209,7 +210,7 @@ impl RedisSession {
             .spawn_apart("tenure-hints", Box::new(start))
             .map_err(|error| error::no_thread(place, error))?;
         let listens = told.await.map_err(|_| error::no_answer(place))?;
-        listens.map(|()| Reader(over)).map_err(|error| self.failed(error))
+        listens.map(|()| reader).map_err(|error| self.failed(error))
     }
 }
 
