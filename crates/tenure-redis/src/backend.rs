@@ -273,6 +273,7 @@ impl Redis {
             history: Mutex::default(),
             watermark: TokenWatermark::default(),
             newest: Mutex::default(),
+            known: Mutex::default(),
         }))
     }
 

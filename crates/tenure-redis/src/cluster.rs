@@ -7,8 +7,7 @@
 use std::{
     collections::HashMap,
     fmt::Display,
-    future::ready,
-    iter::once,
+    future::{pending, ready},
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -22,7 +21,7 @@ use redis::{
     aio::MultiplexedConnection,
 };
 use tenure_client::{Channels, Connections, End, Link, SingleFlight, StallDetector, url::HostPort};
-use tenure_core::{BackendError, locked};
+use tenure_core::{BackendError, Moment, locked};
 
 use crate::{
     client::{ServerAddress, ServerRoute},
@@ -30,6 +29,7 @@ use crate::{
     error,
     hints::on_push,
     shared::RedisShared,
+    slot_map::{Disagreement, SLOTS, View, host_or},
 };
 
 /// The nodes of a Cluster.
@@ -49,6 +49,7 @@ struct ClusterState {
     nodes: HashMap<HostPort, Arc<ClusterNode>>,
     /// By slot.
     owners: Vec<Option<Arc<ClusterNode>>>,
+    learnt: Moment,
 }
 
 /// One node, which is connected when it is asked something.
@@ -67,9 +68,6 @@ struct NodeLink {
 
 /// Where hints go, and the end of the connection that they come over.
 type Hints = (Arc<Channels>, Arc<End>);
-
-/// A range of slots, and the master that has it.
-type SlotRange = (u16, u16, HostPort);
 
 /// Where a request that a node has not taken is sent next.
 enum Redirect {
@@ -147,11 +145,20 @@ impl NodeLink {
         answers.pop().unwrap_or(Value::Nil).extract_error()
     }
 
-    async fn slots(&self, at: &HostPort) -> RedisResult<Vec<SlotRange>> {
-        let mut cmd = redis::cmd("CLUSTER");
-        let answer = self.ask(cmd.arg("SLOTS"), false).await?;
-        let Value::Array(ranges) = answer else { return Ok(Vec::new()) };
-        Ok(ranges.iter().filter_map(|range| slot_range(range, &at.0)).collect())
+    /// What the node says of all slots.
+    async fn view(&self, at: &HostPort) -> RedisResult<View> {
+        let mut together = redis::pipe();
+        together.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("INFO");
+        let _awaited = self.stall.ask();
+        let answers = self.connection.clone().send_packed_commands(&together, 0, 2).await?;
+        let mut answers = answers.into_iter();
+        let slots = answers.next().unwrap_or(Value::Nil).extract_error()?;
+        // A user that was given the rights of an earlier version may not ask for it.
+        let info = answers.next().and_then(|info| info.extract_error().ok());
+        View::read(at, &slots, info).ok_or_else(|| {
+            let detail = format!("{}:{} names no master of any slot", at.0, at.1);
+            redis::make_extension_error(error::UNJOINED.to_owned(), Some(detail))
+        })
     }
 }
 
@@ -183,9 +190,9 @@ impl ClusterNode {
         Arc::new(Self { at, links: Connections::new(host, open) })
     }
 
-    async fn slots(&self) -> RedisResult<Vec<SlotRange>> {
+    async fn view(&self) -> RedisResult<View> {
         let link = self.links.get().await?;
-        link.slots(&self.at).await.inspect_err(|error| link.on_error(error))
+        link.view(&self.at).await.inspect_err(|error| link.on_error(error))
     }
 }
 
@@ -195,45 +202,70 @@ fn unreached(error: impl Display) -> RedisError {
 }
 
 impl Cluster {
-    /// Connects to the named nodes at the same time, and keeps the first one that knows the others.
+    /// Connects to the named nodes and to the last known masters at the same time, and keeps a connection to one that is a
+    /// node of the Cluster.
     pub(crate) async fn open(
         shared: &Arc<RedisShared>,
         channels: &Arc<Channels>,
         end: &Arc<End>,
     ) -> Result<Arc<Self>, BackendError> {
-        let Topology::Cluster(named) = &shared.config.topology else {
-            unreachable!("BUG: there is no Cluster")
-        };
         let place = shared.config.place_name();
-        let connect = async |at: &HostPort| {
+        let connect = async |at: HostPort| {
             let address = ServerAddress::Host(at.0.clone(), at.1);
             let route = ServerRoute::new(&shared.config, &shared.host, address, true)?;
             let connected = async {
                 let link = NodeLink::connect(route).await?;
-                let ranges = link.slots(at).await?;
-                Ok((at.clone(), link, ranges))
+                let view = link.view(&at).await?;
+                Ok((view, (at, link)))
             };
             connected.await.map_err(|error| error::connecting(&place, error))
         };
-        let mut connecting: FuturesUnordered<_> = named.iter().map(connect).collect();
-        let mut failed = error::no_answer(&place);
-        while let Some(connected) = connecting.next().await {
-            match connected {
-                Ok((at, link, ranges)) => {
-                    link.listen(channels, end);
-                    return Ok(Self::of(shared, at, link, &ranges));
-                }
-                Err(error) => failed = error,
-            }
+        let (answers, failed) = answers(shared, addresses(shared).into_iter().map(connect)).await;
+        let (views, links): (Vec<View>, Vec<_>) = answers.into_iter().unzip();
+        if views.is_empty() {
+            return Err(failed.unwrap_or_else(|| error::no_answer(&place)));
         }
-        Err(failed)
+        let view = chosen(shared, &views).map_err(|error| error::connecting(&place, error))?;
+        let (at, link) = Self::listener(shared, &view, &views, links).await;
+        link.listen(channels, end);
+        Ok(Self::of(shared, at, link, &view))
     }
 
-    fn of(shared: &Arc<RedisShared>, at: HostPort, link: NodeLink, ranges: &[SlotRange]) -> Arc<Self> {
+    /// A node that has left the Cluster answers, and no hint reaches it. Without a connection to a node of the Cluster, one
+    /// that answered: perhaps they announce addresses that this host cannot reach.
+    async fn listener(
+        shared: &Arc<RedisShared>,
+        view: &View,
+        views: &[View],
+        mut links: Vec<(HostPort, NodeLink)>,
+    ) -> (HostPort, NodeLink) {
+        let known = links.iter().position(|(at, _)| view.has(at, views));
+        if known.is_none() {
+            let connect = async |at: HostPort| {
+                let address = ServerAddress::Host(at.0.clone(), at.1);
+                let route = ServerRoute::new(&shared.config, &shared.host, address, true).ok()?;
+                Some((at, NodeLink::connect(route).await.ok()?))
+            };
+            let mut connecting: FuturesUnordered<_> = view.masters().into_iter().map(connect).collect();
+            while let Some(connected) = connecting.next().await {
+                if let Some(connected) = connected {
+                    return connected;
+                }
+            }
+        }
+        let answered = known.or_else(|| links.iter().position(|(at, _)| *at == view.at));
+        links.swap_remove(answered.expect("BUG: its view came over a connection"))
+    }
+
+    fn of(shared: &Arc<RedisShared>, at: HostPort, link: NodeLink, view: &View) -> Arc<Self> {
         let listening = (link.connection.clone(), link.stall.clone());
         let is_stale = Arc::<AtomicBool>::default();
         let listener = ClusterNode::new(shared, at, Some(link), &is_stale);
-        let state = ClusterState { nodes: HashMap::new(), owners: vec![None; usize::from(SLOTS)] };
+        let state = ClusterState {
+            nodes: HashMap::new(),
+            owners: vec![None; usize::from(SLOTS)],
+            learnt: shared.host.now(),
+        };
         let cluster = Self {
             shared: shared.clone(),
             listener,
@@ -242,7 +274,7 @@ impl Cluster {
             is_stale,
             refreshing: SingleFlight::new(shared.host.clone()),
         };
-        cluster.learn(ranges);
+        cluster.learn(view);
         Arc::new(cluster)
     }
 
@@ -257,7 +289,7 @@ impl Cluster {
 
     /// The masters, as they are now.
     pub(crate) async fn masters(self: &Arc<Self>) -> RedisResult<Vec<HostPort>> {
-        self.refresh().await?;
+        self.refresh(true).await?;
         let state = locked(&self.state);
         let mut masters: Vec<HostPort> = Vec::new();
         for owner in state.owners.iter().flatten() {
@@ -278,7 +310,11 @@ impl Cluster {
     pub(crate) async fn ask(self: &Arc<Self>, cmd: &Cmd) -> RedisResult<Value> {
         if self.is_stale.load(Ordering::Relaxed) {
             // What is known may still be right.
-            let _ = Box::pin(self.refresh()).await;
+            let _ = Box::pin(self.refresh(true)).await;
+        } else if self.is_old() {
+            // No connection is made for it.
+            let this = self.clone();
+            self.shared.host.spawn(Box::pin(async move { drop(this.refresh(false).await) }));
         }
         let slot = key_of(cmd).map(slot_of);
         let (mut node, mut is_asking) = (self.owner(slot), false);
@@ -315,6 +351,16 @@ impl Cluster {
         self.is_stale.store(true, Ordering::Relaxed);
     }
 
+    /// A node that hints are heard from may have left, and nothing fails. True once for each time.
+    fn is_old(&self) -> bool {
+        let (mut state, now) = (locked(&self.state), self.shared.host.now());
+        let is_old = state.learnt.elapsed(now) >= REFRESH;
+        if is_old {
+            state.learnt = now;
+        }
+        is_old
+    }
+
     fn node(&self, at: &HostPort) -> Arc<ClusterNode> {
         if *at == self.listener.at {
             return self.listener.clone();
@@ -332,6 +378,8 @@ impl Cluster {
     }
 
     fn moved(&self, slot: u16, to: &HostPort) -> Arc<ClusterNode> {
+        // More may have changed.
+        self.suspect();
         let node = self.node(to);
         if let Some(owner) = locked(&self.state).owners.get_mut(usize::from(slot)) {
             *owner = Some(node.clone());
@@ -339,44 +387,118 @@ impl Cluster {
         node
     }
 
-    fn learn(&self, ranges: &[SlotRange]) {
+    fn learn(&self, view: &View) {
         let mut owners = vec![None; usize::from(SLOTS)];
-        for (first, last, at) in ranges {
-            let node = self.node(at);
-            owners[usize::from(*first)..=usize::from(*last)].fill(Some(node));
+        for range in &view.ranges {
+            let node = self.node(&range.at);
+            owners[usize::from(range.first)..=usize::from(range.last)].fill(Some(node));
         }
         let mut state = locked(&self.state);
-        state.nodes.retain(|at, _| ranges.iter().any(|(.., known)| known == at));
-        state.owners = owners;
+        state.nodes.retain(|at, _| view.ranges.iter().any(|range| range.at == *at));
+        (state.owners, state.learnt) = (owners, self.shared.host.now());
     }
 
-    /// Asks all nodes who has which slot; the first answer counts. One that is behind is corrected by the next `MOVED`.
-    async fn refresh(self: &Arc<Self>) -> RedisResult<()> {
+    /// Asks who has which slot: the nodes that are connected, or others too. What is behind is corrected by the next `MOVED`.
+    async fn refresh(self: &Arc<Self>, asks_others: bool) -> RedisResult<()> {
         let refresh = || {
             let this = self.clone();
             Box::pin(async move {
                 this.is_stale.store(false, Ordering::Relaxed);
-                let nodes: Vec<_> = locked(&this.state).nodes.values().cloned().collect();
-                let mut asked: FuturesUnordered<_> = once(this.listener.clone())
-                    .chain(nodes)
-                    .map(async |node: Arc<ClusterNode>| node.slots().await)
-                    .collect();
-                let mut failed = unreached("no node answers");
-                while let Some(answer) = asked.next().await {
-                    match answer {
-                        Ok(ranges) => {
-                            this.learn(&ranges);
-                            return Ok(());
-                        }
-                        Err(error) => failed = error,
-                    }
+                let asked =
+                    this.asked(asks_others).into_iter().map(async |node| Ok((node.view().await?, ())));
+                let (answers, failed) = answers(&this.shared, asked).await;
+                let views: Vec<View> = answers.into_iter().map(|(view, ())| view).collect();
+                let taken = if views.is_empty() {
+                    Err(failed.unwrap_or_else(|| unreached("no node answers")))
+                } else {
+                    chosen(&this.shared, &views)
+                };
+                let view = taken.inspect_err(|_| this.suspect())?;
+                this.learn(&view);
+                if !view.has(&this.listener.at, &views)
+                    && let Some(link) = this.listener.links.current()
+                {
+                    // No hint reaches it any more: the next session listens at another node.
+                    link.on_left();
                 }
-                this.suspect();
-                Err(failed)
+                Ok(())
             }) as _
         };
         self.refreshing.join(refresh).await
     }
+
+    fn asked(&self, asks_others: bool) -> Vec<Arc<ClusterNode>> {
+        let known = locked(&self.state).nodes.clone();
+        let mut nodes = vec![self.listener.clone()];
+        nodes.extend(known.values().filter(|node| node.links.current().is_some()).cloned());
+        for at in addresses(&self.shared).into_iter().filter(|_| asks_others) {
+            if nodes.iter().all(|node| node.at != at) {
+                // The connection of one that is no master ends with the question.
+                let new = || ClusterNode::new(&self.shared, at.clone(), None, &self.is_stale);
+                nodes.push(known.get(&at).cloned().unwrap_or_else(new));
+            }
+        }
+        nodes
+    }
+}
+
+/// The nodes that the URL names, and some of the last known masters: if one ends, the others still show the way.
+fn addresses(shared: &RedisShared) -> Vec<HostPort> {
+    let Topology::Cluster(named) = &shared.config.topology else { unreachable!("BUG: there is no Cluster") };
+    let known = locked(&shared.known).masters.clone();
+    let mut addresses = named.clone();
+    addresses.extend(known.into_iter().filter(|at| !named.contains(at)).take(SEVERAL));
+    addresses
+}
+
+/// The views of nodes that are asked at the same time, as long as they are worth waiting for, and the last error.
+async fn answers<T, E>(
+    shared: &RedisShared,
+    asked: impl Iterator<Item: Future<Output = Result<(View, T), E>>>,
+) -> (Vec<(View, T)>, Option<E>) {
+    let host = &shared.host;
+    let mut asked: FuturesUnordered<_> = asked.collect();
+    let (count, mut answers, mut failed) = (asked.len(), Vec::new(), None);
+    let mut until: Option<Moment> = None;
+    loop {
+        let late = async {
+            match until {
+                Some(until) => host.sleep_until(until).await,
+                None => pending().await,
+            }
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = asked.next() => answer,
+            () = late => None,
+        };
+        match answer {
+            Some(Ok(answer)) => answers.push(answer),
+            Some(Err(error)) => failed = Some(error),
+            None => return (answers, failed),
+        }
+        let views: Vec<&View> = answers.iter().map(|(view, _)| view).collect();
+        let patience = locked(&shared.known).patience(count, &views, shared.config.connect_timeout);
+        let (left, now) = (until.map(|until| until.remaining(host.now())), host.now());
+        if let Some(patience) = patience.filter(|patience| left.is_none_or(|left| *patience < left)) {
+            until = Some(now + patience);
+        }
+    }
+}
+
+fn chosen(shared: &RedisShared, views: &[View]) -> RedisResult<View> {
+    let known = locked(&shared.known).choose(shared.host.now(), &views.iter().collect::<Vec<_>>());
+    known.map_err(|disagreement| {
+        let detail = match disagreement {
+            Disagreement::Two(one, other) => {
+                format!("{}:{} and {}:{}; name nodes of one in the URL", one.0, one.1, other.0, other.1)
+            }
+            Disagreement::Another(at) => {
+                format!("{}:{} is of another one than the nodes that this process knows", at.0, at.1)
+            }
+        };
+        redis::make_extension_error(error::STRANGE.to_owned(), Some(detail))
+    })
 }
 
 /// The nodes send a request to and fro, or the slot is being moved: nothing was done, and it passes.
@@ -400,22 +522,6 @@ fn redirect(error: &RedisError, host: &str) -> Option<Redirect> {
     }
 }
 
-fn host_or(named: &str, known: &str) -> String {
-    if named.is_empty() || named == "?" { known.to_owned() } else { named.to_owned() }
-}
-
-/// One of `CLUSTER SLOTS`: `first, last, [host, port, …], replicas …`. A node without a host is at the one that was asked.
-fn slot_range(range: &Value, asked: &str) -> Option<SlotRange> {
-    let Value::Array(range) = range else { return None };
-    let [first, last, Value::Array(master), ..] = range.as_slice() else { return None };
-    let slot =
-        |value: &Value| redis::from_redis_value::<u16>(value.clone()).ok().filter(|slot| *slot < SLOTS);
-    let host: Option<String> = redis::from_redis_value(master.first()?.clone()).ok()?;
-    let port: u16 = redis::from_redis_value(master.get(1)?.clone()).ok()?;
-    let (first, last) = (slot(first)?, slot(last)?);
-    (first <= last).then(|| (first, last, (host_or(&host.unwrap_or_default(), asked), port)))
-}
-
 /// The first key of a script, or of what `doctor` asks. Of a word that is no key each node is right.
 fn key_of(cmd: &Cmd) -> Option<&[u8]> {
     let word = |at| match cmd.args_iter().nth(at) {
@@ -437,7 +543,10 @@ fn slot_of(key: &[u8]) -> u16 {
     tag.unwrap_or(key).iter().fold(0, byte) % SLOTS
 }
 
-const SLOTS: u16 = 16_384;
+/// How many of the masters are asked, beside the nodes that the URL names.
+const SEVERAL: usize = 5;
+/// How old a map may become. A node that left keeps its connections, and a refresh shows that it has left.
+const REFRESH: Duration = Duration::from_secs(30);
 /// Before a request is sent elsewhere: a slot that has moved costs one more round trip, nodes that do not agree yet are
 /// asked for half a second. Then the caller asks again.
 const PAUSES_MS: [u64; 7] = [0, 0, 10, 30, 60, 120, 240];

@@ -230,6 +230,9 @@ impl Visit<'_> {
         ] {
             self.asked(verb, Cmd::new().arg(words)).await?;
         }
+        if self.redis.is_cluster() {
+            self.asked("compare the nodes (CLUSTER INFO)", Cmd::new().arg(&["CLUSTER", "INFO"])).await?;
+        }
         Some(())
     }
 
@@ -574,7 +577,7 @@ const RIGHTS: &str = "+select +info +time +config|get +eval +evalsha +exists +ge
                       +zrange +zrangebyscore +zrank +zrem +zscore +publish +subscribe +scan +type";
 
 /// And in a Cluster.
-const RIGHTS_IN_A_CLUSTER: &str = "+asking +cluster|slots";
+const RIGHTS_IN_A_CLUSTER: &str = "+asking +cluster|slots +cluster|info";
 
 /// A walk ends after so many steps on one server, or so many keys in all: that is a few seconds.
 const MOST_STEPS: usize = 4_000;

@@ -101,9 +101,12 @@ type ErrorClass = (AfterError, ErrorKind, Outcome, &'static str);
 /// The code of an error that a script met after its first write (end.lua, L9); that error follows it.
 const MIDWAY: &str = "MIDWAY";
 
-/// The codes of what this client found in a Cluster: a node was not reached, or the nodes do not agree. No node took the request.
+/// The codes of what this client found in a Cluster: a node was not reached, the nodes do not agree, a node is in no Cluster, or in
+/// another one. No node took the request.
 pub(crate) const UNREACHED: &str = "UNREACHED";
 pub(crate) const UNSETTLED: &str = "UNSETTLED";
+pub(crate) const UNJOINED: &str = "UNJOINED";
+pub(crate) const STRANGE: &str = "STRANGE";
 
 /// What a server's code means. What the server refuses as a whole, it refuses before the first write of a
 /// script, and so is a script's own error without [`MIDWAY`]: nothing was done.
@@ -128,6 +131,13 @@ const CODES: &[(&str, AfterError, ErrorKind, &str)] = &[
     ("CLUSTERDOWN", AfterError::Drop, Unavailable, "the Redis Cluster is down"),
     (UNREACHED, AfterError::Keep, Unavailable, "a node of the Redis Cluster cannot be reached"),
     (UNSETTLED, AfterError::Keep, Unavailable, MOVING),
+    (
+        UNJOINED,
+        AfterError::Keep,
+        Unavailable,
+        "this node is in no Redis Cluster: it never joined one, or has left it",
+    ),
+    (STRANGE, AfterError::Keep, Unavailable, "the nodes that answer are of different Redis Clusters"),
     ("TRYAGAIN", AfterError::Keep, Unavailable, MOVING),
     ("MOVED", AfterError::Drop, Invalid, NOT_ALONE),
     ("ASK", AfterError::Drop, Invalid, NOT_ALONE),

@@ -17,6 +17,7 @@ mod script;
 mod sentinel;
 mod session;
 mod shared;
+mod slot_map;
 mod value;
 
 pub use backend::Redis;

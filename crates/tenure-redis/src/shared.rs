@@ -13,6 +13,7 @@ use crate::{
     keys::Counting,
     script::Scripts,
     sentinel::Newest,
+    slot_map::KnownCluster,
 };
 
 /// What all handles of one process share.
@@ -24,6 +25,8 @@ pub(crate) struct RedisShared {
     pub(crate) watermark: TokenWatermark,
     /// The newest master that a Sentinel named.
     pub(crate) newest: Mutex<Newest>,
+    /// The nodes of the Cluster.
+    pub(crate) known: Mutex<KnownCluster>,
 }
 
 impl RedisShared {

@@ -20,8 +20,40 @@ use crate::stage::{calls, redis};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn url(cluster: &Cluster) -> String {
-    let hosts: Vec<String> = cluster.ports().iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    url_of(&cluster.ports())
+}
+
+fn url_of(ports: &[u16]) -> String {
+    let hosts: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
     format!("redis-cluster://{}/", hosts.join(","))
+}
+
+/// The connections of all clients, and no other ones, end.
+fn kill_connections(cluster: &Cluster) {
+    cluster.nodes().iter().filter(|node| node.is_running()).for_each(kill_connections_of);
+}
+
+fn kill_connections_of(node: &RedisServer) {
+    for kind in ["NORMAL", "PUBSUB"] {
+        node.command(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "YES"]);
+    }
+}
+
+/// No master takes over, and each serves its own slots whatever becomes of the others.
+fn without_fail_over(cluster: &Cluster) {
+    for node in cluster.nodes() {
+        node.command(&["CONFIG", "SET", "cluster-node-timeout", "600000"]);
+        node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+}
+
+/// Names of locks that lie on different masters.
+fn names_apart(cluster: &Cluster) -> [String; 2] {
+    let first = "job/0".to_owned();
+    let owner = cluster.owner_of(&first).port();
+    let mut others = (1..).map(|n| format!("job/{n}"));
+    let second = others.find(|name| cluster.owner_of(name).port() != owner).unwrap();
+    [first, second]
 }
 
 /// Locks lie on all masters; one list shows them, in order.
@@ -291,4 +323,141 @@ async fn a_cluster_that_announces_names_of_hosts_is_listed_and_examined() {
     assert_eq!(backend.list("job/").await.unwrap().len(), 12);
     let findings = backend.diagnose().await.unwrap();
     assert!(findings.iter().all(|finding| finding.severity < Severity::Problem), "{findings:?}");
+}
+
+/// A node that had not joined answered first, with no slots: no node was asked who has a lock, and a list was empty.
+#[tokio::test]
+async fn a_node_that_never_joined_decides_nothing() {
+    let (cluster, stranger) = (Cluster::start(), Recipe::new().alone_in_a_cluster().start());
+    let ports = [vec![stranger.port()], cluster.ports()].concat();
+    for n in 0..12 {
+        let backend = redis(&url_of(&ports));
+        Player::new(backend.clone(), &format!("job/{n:02}")).enter().await;
+        assert_eq!(backend.list("job/").await.unwrap().len(), n + 1);
+    }
+    let player = Player::new(redis(&url_of(&[stranger.port()])), "job").waiting(WaitMode::No);
+    let error = player.backend.claim(&player.claim).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error:?}");
+    assert!(error.to_string().contains("is in no Redis Cluster"), "{error}");
+}
+
+/// The URL mixes two Clusters: the first one that answered was taken, and two held.
+#[tokio::test]
+async fn most_of_the_named_nodes_say_which_cluster_is_meant() {
+    let cluster = Cluster::start();
+    let stranger = cluster.replicas()[0];
+    cluster.remove(stranger);
+    cluster.found_another(stranger);
+    let [one, two, ..] = *cluster.running() else { panic!("no nodes") };
+    for n in 0..8 {
+        let name = format!("job/{n}");
+        let ports = [stranger, one.port(), two.port()];
+        Player::new(redis(&url_of(&ports)), &name).enter().await;
+        let key = cluster.owner_of(&name).command(&["EXISTS", &name]);
+        assert_eq!(key.int(), 1, "{name} is in the other one");
+    }
+    let player = Player::new(redis(&url_of(&[stranger, one.port()])), "job").waiting(WaitMode::No);
+    let error = player.backend.claim(&player.claim).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error:?}");
+    let chain = format!("{error:?}");
+    assert!(error.to_string().contains("different Redis Clusters"), "{error}");
+    for port in [stranger, one.port()] {
+        assert!(chain.contains(&format!("127.0.0.1:{port}")), "{chain}");
+    }
+}
+
+/// A process whose URL names one node connects anew when that has left the Cluster, and perhaps become one of another.
+async fn connecting_anew_after_the_named_node_has_left(is_another: bool) {
+    let cluster = Cluster::start();
+    let named = cluster.replicas()[0];
+    let (there, here) = (redis(&url(&cluster)), redis(&url_of(&[named])));
+    let (holder, waiter) = (Player::new(there.clone(), "job"), Player::new(here.clone(), "job"));
+    let (waiter, mine) = (waiter.waiting(WaitMode::No), Player::new(here.clone(), "mine"));
+    let (grant, kept) = (holder.enter().await, mine.enter().await);
+    cluster.remove(named);
+    if is_another {
+        cluster.found_another(named);
+    }
+    kill_connections(&cluster);
+    until("it is asked who holds", PATIENCE, async || match here.claim(&waiter.claim).await {
+        Ok(answer) => {
+            assert!(!matches!(answer, ClaimAnswer::Granted(_)), "two hold: {answer:?}");
+            true
+        }
+        Err(_) => false,
+    })
+    .await;
+    assert!(matches!(here.renew(&[kept]).await[..], [Ok(Renewal::Renewed)]), "a lease is lost");
+    until("the holder goes on", PATIENCE, async || {
+        let [renewed] = &there.renew(std::slice::from_ref(&grant)).await[..] else { panic!("one") };
+        assert!(!matches!(renewed, Ok(Renewal::Gone)), "the holder has lost it");
+        renewed.is_ok()
+    })
+    .await;
+}
+
+/// While the named node was in no Cluster, a process that connected anew lost its leases.
+#[tokio::test]
+async fn a_lease_outlives_that_the_named_node_leaves() {
+    connecting_anew_after_the_named_node_has_left(false).await;
+}
+
+/// L1: the named node became one of another Cluster, and a process that connected anew was granted there what another one held.
+#[tokio::test]
+async fn a_node_that_left_leads_to_no_other_cluster() {
+    connecting_anew_after_the_named_node_has_left(true).await;
+}
+
+/// The node that hints came from left the Cluster, and its connection stayed: no hint came any more.
+#[tokio::test]
+async fn hints_come_from_a_node_of_the_cluster() {
+    let cluster = Cluster::start();
+    let named = cluster.replicas()[0];
+    let (holder, waiter) =
+        (Player::new(redis(&url(&cluster)), "job"), Player::new(redis(&url_of(&[named])), "job"));
+    holder.enter().await;
+    let mut stream = waiter.backend.wakes(waiter.claim.owner.process(), Audience::Waiters);
+    waiter.queue_behind(0).await;
+    let channel = format!("tenure:p:{}", waiter.claim.owner.process());
+    let listens = |port: u16| {
+        let channels = cluster.node(port).command(&["PUBSUB", "CHANNELS", &channel]).texts();
+        !channels.is_empty()
+    };
+    assert!(listens(named));
+    cluster.remove(named);
+    kill_connections_of(cluster.owner_of("job"));
+    until("the waiter listens elsewhere", PATIENCE, async || {
+        let _ = waiter.backend.claim(&waiter.claim).await;
+        !listens(named)
+    })
+    .await;
+    until("the holder has released", PATIENCE, async || {
+        holder.backend.release(&holder.claim.name, holder.claim.owner).await.is_ok()
+    })
+    .await;
+    let woken = async {
+        while !matches!(stream.next().await, WakeEvent::Owner(owner) if owner == waiter.claim.owner) {}
+    };
+    in_time("a hint comes", Duration::from_secs(5), woken).await;
+}
+
+/// The one node that the URL named died: leases on the other masters were lost, although they were connected.
+#[tokio::test]
+async fn leases_on_other_masters_outlive_the_only_named_node() {
+    let cluster = Cluster::start();
+    without_fail_over(&cluster);
+    let [first, second] = names_apart(&cluster);
+    let named = cluster.owner_of(&first).port();
+    let player = Player::new(redis(&url_of(&[named])), &second);
+    let grant = player.enter().await;
+    cluster.node(named).kill();
+    for _ in 0..2 {
+        until("the lease is renewed", PATIENCE, async || {
+            let answer = player.backend.renew(std::slice::from_ref(&grant)).await.remove(0);
+            assert!(!matches!(answer, Ok(Renewal::Gone)), "it is lost");
+            answer.is_ok()
+        })
+        .await;
+        kill_connections(&cluster);
+    }
 }

@@ -1,7 +1,9 @@
 //! `Cluster`: three masters that share the slots, and a replica of each.
 
 use std::{
+    collections::BTreeSet,
     process::{Command, Stdio},
+    sync::Mutex,
     time::Duration,
 };
 
@@ -14,6 +16,8 @@ use crate::{
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<RedisServer>,
+    /// The ports of those that have left.
+    left: Mutex<BTreeSet<u16>>,
 }
 
 /// A slot on its way from one master to another.
@@ -45,7 +49,7 @@ impl Cluster {
         let node = recipe.clone().node(u128::from(slowness()) * TIMEOUT.as_millis());
         let nodes: Vec<_> = (0..6).map(|_| node.clone().start()).collect();
         introduce(&nodes);
-        let cluster = Self { nodes };
+        let cluster = Self { nodes, left: Mutex::default() };
         eventually("all nodes of a cluster serve", PATIENCE, || {
             cluster.nodes.iter().all(is_complete).then_some(())
         });
@@ -156,8 +160,41 @@ impl Cluster {
         dead.port()
     }
 
-    fn running(&self) -> Vec<&RedisServer> {
-        self.nodes.iter().filter(|node| node.is_running()).collect()
+    /// Removes a node that has no slots, as `redis-cli --cluster del-node` does: it runs on, and is in no cluster.
+    ///
+    /// # Panics
+    /// If a node refuses.
+    pub fn remove(&self, port: u16) {
+        let id = id(self.node(port));
+        self.left.lock().expect("no panic with the lock").insert(port);
+        for node in self.running() {
+            tell(node, &["CLUSTER", "FORGET", &id]);
+        }
+        tell(self.node(port), &["CLUSTER", "RESET", "SOFT"]);
+    }
+
+    /// Makes a cluster of its own of a node that was [removed](Self::remove): it has all slots.
+    ///
+    /// # Panics
+    /// If it refuses, or does not serve in time.
+    pub fn found_another(&self, port: u16) {
+        let node = self.node(port);
+        tell(node, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+        eventually("another cluster serves", PATIENCE, || {
+            (cluster_info(node, "cluster_state") == "ok").then_some(())
+        });
+    }
+
+    /// The replicas of the masters, by their ports.
+    pub fn replicas(&self) -> Vec<u16> {
+        let is_replica = |node: &&RedisServer| node.info("replication", "role") == "slave";
+        self.running().into_iter().filter(is_replica).map(RedisServer::port).collect()
+    }
+
+    /// The nodes of the cluster that run.
+    pub fn running(&self) -> Vec<&RedisServer> {
+        let left = self.left.lock().expect("no panic with the lock");
+        self.nodes.iter().filter(|node| node.is_running() && !left.contains(&node.port())).collect()
     }
 
     /// Who has the slot by the word of all nodes that run; none if they differ.
