@@ -528,6 +528,7 @@ impl Redis {
 
     /// `checks`: whether to check the server and try again if its settings have changed.
     async fn renew_all(&self, grants: &[Grant], checks: bool) -> Vec<Result<Renewal, BackendError>> {
+        let began = self.sessions.host().now();
         let (session, gate) = match self.renewing().await {
             Ok(renewing) => renewing,
             Err(error) => return all_failed(grants, &error),
@@ -547,9 +548,20 @@ impl Redis {
             };
             return grants.iter().filter_map(answer).collect();
         }
-        // In a Cluster every lock has its own slot.
+        // In a Cluster every lock has its own slot. The engine gives up all answers of a call after a sixth of the shortest ttl: those of
+        // a node that hangs are given up before, so that the others count.
         let batch = if self.is_cluster() { 1 } else { BATCH };
-        let batches = grants.chunks(batch).map(|batch| self.renew_batch(&session, &gate, batch, checks));
+        let shortest = grants.iter().map(|grant| grant.ttl).min().unwrap_or_default();
+        let late = self.is_cluster().then_some(began + shortest / 8);
+        let batches = grants.chunks(batch).map(async |batch| {
+            let renewed = self.renew_batch(&session, &gate, batch, checks);
+            let Some(late) = late else { return renewed.await };
+            tokio::select! {
+                biased;
+                renewed = renewed => renewed,
+                () = self.sessions.host().sleep_until(late) => all_failed(batch, &error::late(&session.place)),
+            }
+        });
         join_all(batches).await.into_iter().flatten().collect()
     }
 

@@ -85,6 +85,11 @@ pub(crate) fn no_thread(place: &str, error: io::Error) -> BackendError {
     BackendError::new(Unavailable, Outcome::NotApplied, message).with("redis", place).caused_by(error)
 }
 
+/// It was sent perhaps, and others do not wait for its answer.
+pub(crate) fn late(place: &str) -> BackendError {
+    BackendError::new(TimedOut, Outcome::Unknown, LATE).with("redis", place)
+}
+
 /// The task that was to send it has ended or stands still, and may have sent it.
 pub(crate) fn unsent(place: &str) -> BackendError {
     let message = "the runtime that speaks with the Redis server has ended, or stands still";
@@ -165,6 +170,7 @@ const PROXY: &str = "behind this address is a proxy that spreads keys over serve
                      steps of a lock; name the Redis server itself";
 const NOT_ALONE: &str =
     "the lock lies on another node of a Redis Cluster; begin the URL with redis-cluster://";
+const LATE: &str = "the Redis server did not answer in time";
 const REFUSED: &str = "the Redis server refuses the request";
 const NOT_YOU: &str = "the Redis server refuses this user or password";
 
@@ -204,9 +210,7 @@ fn classify(error: &RedisError) -> ErrorClass {
         redis::ErrorKind::InvalidClientConfig => {
             (AfterError::Drop, Invalid, Outcome::NotApplied, "cannot set up the connection as the URL says")
         }
-        _ if error.is_timeout() => {
-            (AfterError::Drop, TimedOut, Outcome::Unknown, "the Redis server did not answer in time")
-        }
+        _ if error.is_timeout() => (AfterError::Drop, TimedOut, Outcome::Unknown, LATE),
         _ => (AfterError::Drop, Unavailable, Outcome::Unknown, "the connection to the Redis server broke"),
     }
 }

@@ -461,3 +461,28 @@ async fn leases_on_other_masters_outlive_the_only_named_node() {
         kill_connections(&cluster);
     }
 }
+
+/// A node that hung took the answers of all others with it: the engine gives up a renewal after a sixth of the ttl.
+#[tokio::test]
+async fn a_node_that_hangs_delays_no_renewal_elsewhere() {
+    let cluster = Cluster::start();
+    without_fail_over(&cluster);
+    let names = names_apart(&cluster);
+    let backend = redis(&format!("{}?response_timeout=5s", url(&cluster)));
+    let mut grants = Vec::new();
+    for name in &names {
+        grants.push(Player::new(backend.clone(), name).enter().await);
+    }
+    let hung = cluster.owner_of(&names[0]).port();
+    cluster.node(hung).stop();
+    for _ in 0..3 {
+        let renewed = tokio::time::timeout(grants[0].ttl / 6, backend.renew(&grants)).await;
+        let [lost, kept] = &renewed.expect("the engine would have given up")[..] else { panic!("two") };
+        let lost = lost.as_ref().unwrap_err();
+        assert!(lost.kind().is_transient(), "{lost:?}");
+        assert!(matches!(kept, Ok(Renewal::Renewed)), "{kept:?}");
+    }
+    cluster.node(hung).resume();
+    let renewed = async || backend.renew(&grants).await.iter().all(|it| matches!(it, Ok(Renewal::Renewed)));
+    until("both are renewed", PATIENCE, renewed).await;
+}
