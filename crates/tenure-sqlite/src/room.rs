@@ -7,7 +7,7 @@
 
 use std::{fs, io, os::unix::fs::OpenOptionsExt, path::Path};
 
-use nix::{fcntl::OFlag, sys::statvfs::statvfs};
+use nix::{fcntl::OFlag, sys::statvfs::statvfs, unistd::geteuid};
 use rusqlite::Connection;
 
 use crate::{
@@ -74,14 +74,28 @@ fn lengthen(_log: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// In bytes.
+/// In bytes, with what the file system keeps for root, if this is root. `None`: a file system that does not count.
 #[allow(clippy::unnecessary_cast, reason = "not every system has 64 bits here")]
 pub(crate) fn free(folder: &Path) -> Option<u64> {
     let fs = statvfs(folder).ok()?;
-    Some((fs.blocks_available() as u64).saturating_mul(fs.fragment_size() as u64))
+    let blocks = if geteuid().is_root() { fs.blocks_free() } else { fs.blocks_available() };
+    (fs.blocks() > 0).then(|| (blocks as u64).saturating_mul(fs.fragment_size() as u64))
 }
 
 /// Fewer than these are a reason to make more.
 const FEW_PAGES: i64 = 16;
 /// In bytes: the renewals of some 240 leases, each on a page of its own. What needs more is divided (`backend.rs`).
 const LOG: i64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `proc` says 0 of all, as some file systems in user space do.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_system_that_does_not_count_is_not_full() {
+        assert_eq!(free(Path::new("/proc/self")), None);
+        assert!(free(Path::new("/")).is_some());
+    }
+}

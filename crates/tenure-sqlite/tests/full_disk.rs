@@ -1,6 +1,6 @@
 //! A disk that is full while locks are held.
 
-use std::{sync::Arc, time::Duration};
+use std::{io::Write as _, process::Command, sync::Arc, time::Duration};
 
 use rusqlite::Connection;
 use tenure_core::{Backend, ClaimAnswer, ErrorKind, Released, Renewal};
@@ -83,6 +83,55 @@ async fn a_file_that_fills_the_disk_by_itself_ends_no_lease() {
             }
         }
         disk.free();
+    }
+}
+
+/// L6: what a file system keeps for root was left out of what is free, and root was told that the disk is full.
+#[tokio::test(start_paused = true)]
+async fn root_uses_what_is_kept_for_it() {
+    let Some(disk) = Kept::new() else { return };
+    let backend = Arc::new(Sqlite::new(Config::new(disk.0.path().join("locks.db")), PausedHost::new(1)));
+    Player::new(backend.clone(), "warm").enter().await;
+    disk.fill();
+    for n in 0..400 {
+        Player::new(backend.clone(), &format!("new/{n}/{}", "n".repeat(400))).enter().await;
+    }
+}
+
+/// A file system that keeps half of itself for root.
+struct Kept(tempfile::TempDir);
+
+impl Kept {
+    /// `None`, with a word of why, where the system mounts none.
+    fn new() -> Option<Self> {
+        let (image, folder) = (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
+        image.as_file().set_len(64 << 20).unwrap();
+        let run = |program: &str, arguments: &[&str], last: &std::path::Path| {
+            let output = Command::new(program).args(arguments).arg(image.path()).arg(last).output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        let made = Command::new("mkfs.ext4").args(["-q", "-m", "50"]).arg(image.path()).output();
+        let is_there =
+            made.is_ok_and(|output| output.status.success()) && run("mount", &["-o", "loop"], folder.path());
+        if !is_there {
+            println!("nothing is mounted here: room that is kept for root is not tried");
+        }
+        is_there.then_some(Self(folder))
+    }
+
+    /// Until nothing is left for others than root.
+    fn fill(&self) {
+        let mut file = std::fs::File::create_new(self.0.path().join("filler")).unwrap();
+        while nix::sys::statvfs::statvfs(self.0.path()).unwrap().blocks_available() > 0 {
+            file.write_all(&[7; 1 << 16]).unwrap();
+            file.sync_all().unwrap();
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).output();
     }
 }
 
