@@ -278,8 +278,10 @@ fn own(Awaiting(commit): Awaiting, patience: Patience) -> String {
 }
 
 /// Says again what the login of the role said, for this transaction: where a table is made, and as whose.
-const AS_AT_LOGIN: &str = "SELECT set_config(name, reset_val, true) FROM pg_settings WHERE name IN \
-                           ('role', 'default_table_access_method', 'default_tablespace')";
+/// The role is no setting that is shown.
+const AS_AT_LOGIN: &str = "SELECT set_config('role', NULL, true); \
+                           SELECT set_config(name, reset_val, true) FROM pg_settings WHERE name IN \
+                           ('default_table_access_method', 'default_tablespace')";
 
 fn enqueue(table: &str, awaiting: Awaiting) -> String {
     let there = "(length(t.state) - length(replace(t.state, $5, ''))) / length($5)";
