@@ -123,7 +123,8 @@ pub(crate) async fn examine<B: Backend>(
     findings.extend(others);
     findings.extend(slow(opening));
     let facts = &database.connection;
-    if facts.table == LockTable::Ours && facts.takes_writes && database.may_write {
+    let is_ours = facts.table == LockTable::Ours && facts.two_tables.is_none();
+    if is_ours && facts.takes_writes && database.may_write {
         findings.extend(tried(sessions, over).await);
     }
     findings.extend(hints(sessions, hint_sessions, facts).await);
@@ -203,7 +204,7 @@ fn are_one(servers: &[&ServerFacts]) -> Option<Finding> {
 
 /// Whether what was granted is there after a crash; the table and our rights; and what was added to the table
 /// that may change, swallow or hide what is written to it.
-const CHECKS: [Check<DatabaseFacts>; 15] = [
+const CHECKS: [Check<DatabaseFacts>; 16] = [
     Check::new("version", |it| {
         let what = format!("PostgreSQL {} is older than 11", it.version);
         found(
@@ -234,6 +235,10 @@ const CHECKS: [Check<DatabaseFacts>; 15] = [
         let kind = if it.connection.is_standby { "a standby" } else { "set to read only" };
         let what = format!("the server is {kind}: nothing can be locked");
         found(!it.connection.takes_writes, Problem, what, "name the primary")
+    }),
+    Check::new("two tables", |it| {
+        let what = it.connection.two_tables.clone()?;
+        Some(finding(Problem, what, "let the pooler and the role say one search_path, or name the schema"))
     }),
     Check::new("no table", |it| {
         let remedy = "the first claim makes it; where the role may not, use the lines of the README of \
@@ -396,6 +401,7 @@ mod tests {
                 clock: Duration::ZERO,
                 many_writers: None,
                 schema: None,
+                two_tables: None,
                 awaiting: Awaiting("on"),
                 sql: Arc::new(Sql::new("locks", Awaiting("on"), true)),
             },
@@ -461,7 +467,7 @@ mod tests {
     #[test]
     fn each_fact_that_is_wrong_is_one_finding() {
         assert_eq!(judged(&CHECKS, &healthy()), []);
-        let cases: [(Change, _, _); 20] = [
+        let cases: [(Change, _, _); 21] = [
             (|it| it.version_number = 100_023, Problem, "is older than 11"),
             (|it| it.syncs = false, Problem, "fsync is off"),
             (|it| it.open_s = 90.0, Warning, "a transaction that is open for 90 s"),
@@ -477,6 +483,7 @@ mod tests {
                 Problem,
                 "a standby: nothing can be locked",
             ),
+            (|it| it.connection.two_tables = Some("two tables".into()), Problem, "two tables"),
             (|it| it.connection.table = LockTable::Missing, Note, "there is no table yet"),
             (|it| it.connection.table = LockTable::Strange("a int".into()), Problem, "tenure; it has a int"),
             (|it| it.persistence = Some("u".into()), Problem, "unlogged or temporary"),

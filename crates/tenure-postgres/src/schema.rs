@@ -32,6 +32,8 @@ pub(crate) struct ConnectionFacts {
     pub(crate) many_writers: Option<&'static str>,
     /// Where the table is, or would be made; none: the path of the role names no schema that there is.
     pub(crate) schema: Option<String>,
+    /// Why it is not known which table is meant: a pooler has said a path for all of its sessions, or another client has left it.
+    pub(crate) two_tables: Option<String>,
     /// What the commits of our writes wait for.
     pub(crate) awaiting: Awaiting,
     /// The statements for this table in this schema.
@@ -81,11 +83,13 @@ impl ConnectionFacts {
         let seen = address.zip(port.and_then(|port| u16::try_from(port).ok())).map(SocketAddr::from);
         let is_direct = is_direct(place, own_end, (seen, server));
         let found: Option<String> = row.try_get(11)?;
+        let at_login: &str = row.try_get(17)?;
         let (awaiting, may_delete) = (Awaiting::of(row.try_get(12)?), row.try_get(15)?);
         let sql = Arc::new(Sql::new(&quoted(found.as_deref().or(schema), table), awaiting, may_delete));
         Ok(Self {
             many_writers: many_writers(row.try_get(13)?, row.try_get(14)?),
             schema: found,
+            two_tables: row.try_get::<_, Option<_>>(16)?.map(|session| two_tables(table, session, at_login)),
             awaiting,
             sql,
             is_direct,
@@ -127,6 +131,15 @@ impl ConnectionFacts {
     }
 
     /// # Errors
+    /// `Invalid` where it is not known which table is meant: another client may use the other one.
+    pub(crate) fn must_be_one_table(&self, place: &str) -> Result<(), BackendError> {
+        match &self.two_tables {
+            Some(what) => Err(error::refused(place, ErrorKind::Invalid, what)),
+            None => Ok(()),
+        }
+    }
+
+    /// # Errors
     /// `Corrupt` for the table of another program: nothing is claimed in it, and nothing of it is shown. A
     /// lease that is in it already is renewed and released for as long as the server takes the statements,
     /// since they compare the whole row.
@@ -139,6 +152,14 @@ impl ConnectionFacts {
             LockTable::Ours | LockTable::Missing => Ok(()),
         }
     }
+}
+
+/// Why a name without a schema is refused, by the path of the session and that of the role's login.
+fn two_tables(table: &str, session: &str, at_login: &str) -> String {
+    format!(
+        "this session's search_path ({session}) is not the role's ({at_login}), and they lead to different tables: \
+         name the schema with table=SCHEMA.{table}"
+    )
 }
 
 /// Why a database is refused in which several servers take writes.
@@ -179,7 +200,8 @@ pub(crate) fn since_epoch(at: SystemTime) -> Duration {
 /// and of what has the table's name: whether there is such a thing, its columns and types, whether it is a
 /// table in which names are unique, whether it has the columns that we use; whether names are in the order of
 /// their bytes; the address of our end as the server sees it; the schema where the table is, or
-/// would be made; what a commit waits for; the words of its version, and its extensions; whether we may delete.
+/// would be made; what a commit waits for; the words of its version, and its extensions; whether we may delete; the path of
+/// the session if that leads to another table, or to none, and the path of the login.
 ///
 /// Those may be written (none is generated) and lose nothing of what is written to them: `varchar` is as good
 /// as `text`, for a name if it is long enough. What else there is, and in which order, does not matter.
@@ -187,16 +209,24 @@ pub(crate) fn since_epoch(at: SystemTime) -> Duration {
 ///
 /// **Nothing of it depends on what another client has left in the session**, where a pooler leads several clients over one:
 /// `reset_val` is a setting as the login of the role made it. A name without a schema is looked for along that path, for that
-/// role, and never among the temporary tables, which PostgreSQL itself searches first.
-pub(crate) const LOOK: &str = "WITH set AS (SELECT name, reset_val FROM pg_settings WHERE name IN ('role', 'search_path', 'synchronous_commit')), \
-    login AS (SELECT set_config('role', (SELECT reset_val FROM set WHERE name = 'role'), true) || \
-        set_config('search_path', coalesce((SELECT nullif(reset_val, '') FROM set WHERE name = 'search_path'), '\"\"'), true) AS said), \
-    path AS (SELECT n.oid, n.nspname, s.at FROM login, \
+/// role, and never among the temporary tables, which PostgreSQL itself searches first. It is looked for along the path of
+/// the session as well, since a pooler may have said that for all of its sessions: `own` is read before `login` changes it.
+pub(crate) const LOOK: &str = "WITH own AS (SELECT current_schemas(false) AS schemas, current_setting('search_path') AS path, clock_timestamp() AS at), \
+    set AS (SELECT name, reset_val FROM pg_settings WHERE name IN ('search_path', 'synchronous_commit')), \
+    login AS (SELECT set_config('role', NULL, true) || \
+        set_config('search_path', coalesce((SELECT nullif(reset_val, '') FROM set WHERE name = 'search_path'), '\"\"'), true) AS said \
+        FROM own WHERE at IS NOT NULL), \
+    paths AS (SELECT 'own' AS whose, unnest(schemas) AS name, generate_subscripts(schemas, 1) AS at FROM own WHERE $1::text IS NULL \
+        UNION ALL SELECT 'login', s.name, s.at FROM login, \
         unnest(CASE WHEN said <> '' THEN CASE WHEN $1::text IS NULL THEN current_schemas(false) ELSE ARRAY[$1::name] END END) \
-            WITH ORDINALITY AS s(name, at) JOIN pg_namespace n ON n.nspname = s.name WHERE n.oid <> pg_my_temp_schema()), \
-    wanted AS (SELECT 1 AS one, (SELECT c.oid FROM path JOIN pg_class c ON c.relnamespace = path.oid \
-            WHERE c.relname = $2::name ORDER BY path.at LIMIT 1) AS oid, \
-        (SELECT nspname FROM path ORDER BY at LIMIT 1) AS schema) \
+            WITH ORDINALITY AS s(name, at)), \
+    path AS (SELECT n.oid, n.nspname, paths.whose, paths.at FROM paths JOIN pg_namespace n ON n.nspname = paths.name \
+        WHERE n.oid <> pg_my_temp_schema()), \
+    found AS (SELECT c.oid, path.whose, path.at FROM path JOIN pg_class c ON c.relnamespace = path.oid WHERE c.relname = $2::name), \
+    wanted AS (SELECT (SELECT oid FROM found WHERE whose = 'login' ORDER BY at LIMIT 1) AS oid, \
+        (SELECT nspname FROM path WHERE whose = 'login' ORDER BY at LIMIT 1) AS schema, \
+        (SELECT oid FROM found WHERE whose = 'own' ORDER BY at LIMIT 1) AS own_oid, \
+        (SELECT nspname FROM path WHERE whose = 'own' ORDER BY at LIMIT 1) AS own_schema) \
     SELECT inet_client_port(), current_setting('port')::int, \
     current_setting('transaction_read_only') = 'off', pg_is_in_recovery(), clock_timestamp(), c.oid IS NOT NULL, \
     coalesce((SELECT string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || \
@@ -216,8 +246,10 @@ pub(crate) const LOOK: &str = "WITH set AS (SELECT name, reset_val FROM pg_setti
     coalesce((SELECT nspname FROM pg_namespace WHERE oid = c.relnamespace), wanted.schema)::text, \
     (SELECT reset_val FROM set WHERE name = 'synchronous_commit'), version(), \
     coalesce((SELECT string_agg(extname::text, ' ') FROM pg_extension), ''), \
-    coalesce(has_table_privilege(c.oid, 'DELETE'), true) \
-    FROM login JOIN wanted ON said <> '' LEFT JOIN pg_class c ON c.oid = wanted.oid";
+    coalesce(has_table_privilege(c.oid, 'DELETE'), true), \
+    CASE WHEN $1::text IS NULL AND (wanted.oid IS DISTINCT FROM own_oid OR wanted.oid IS NULL AND schema IS DISTINCT FROM own_schema) \
+        THEN own.path END, (SELECT reset_val FROM set WHERE name = 'search_path') \
+    FROM login JOIN wanted ON said <> '' CROSS JOIN own LEFT JOIN pg_class c ON c.oid = wanted.oid";
 
 #[cfg(test)]
 mod tests {

@@ -60,8 +60,12 @@ impl PostgresState {
         (said.or_else(|| self.schema.get().map(String::as_str)), name)
     }
 
-    /// A table that was found stays where it is.
-    fn found(&self, facts: &ConnectionFacts) {
+    /// A table that was found stays where it is. `config`: of the connection that found it; that of the hints may have
+    /// another path.
+    fn found(&self, facts: &ConnectionFacts, config: &Arc<Config>) {
+        if facts.two_tables.is_some() || !Arc::ptr_eq(config, &self.config) {
+            return;
+        }
         if facts.table == LockTable::Ours {
             self.has_seen.store(true, Ordering::Release);
         }
@@ -219,7 +223,7 @@ impl PgSession {
         let facts = facts.map_err(|error| error::settled(&name, error::asked(&name, error)))?;
         facts.must_be_one_writer(&name)?;
         stall.first_answer_took(asked.elapsed(shared.host.now()));
-        shared.found(&facts);
+        shared.found(&facts, config);
         let (facts, heard) = (Mutex::new(Arc::new(facts)), Mutex::default());
         let listening = SingleFlight::new(shared.host.clone());
         Ok(Self { shared, channels, at, name, client, facts, stall, fate, _owner: owner, heard, listening })
@@ -275,7 +279,7 @@ impl PgSession {
         let known = self.facts();
         let facts = ConnectionFacts::read(&rows[0], self.shared.table(), &self.at.place, None)
             .map_err(|e| error::asked(&self.name, e))?;
-        self.shared.found(&facts);
+        self.shared.found(&facts, &self.at.config);
         let facts = Arc::new(ConnectionFacts { is_direct: known.is_direct, ..facts });
         *locked(&self.facts) = facts.clone();
         Ok(facts)
@@ -284,9 +288,14 @@ impl PgSession {
     /// Looks for the table. False: there never was one.
     ///
     /// # Errors
-    /// If it was there, and is away now: leases may be in it.
+    /// If it was there, and is away now: leases may be in it. If it is not known which table is meant.
     pub(crate) async fn has_table(&self) -> Result<bool, CellError> {
-        let is_there = self.look().await?.table != LockTable::Missing;
+        let facts = self.look().await?;
+        if let Err(error) = facts.must_be_one_table(&self.name) {
+            self.leave();
+            return Err(CellError::Refused(error));
+        }
+        let is_there = facts.table != LockTable::Missing;
         if !is_there && self.shared.has_seen.load(Ordering::Acquire) {
             return Err(error::away(&self.name));
         }

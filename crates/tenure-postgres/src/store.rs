@@ -72,6 +72,11 @@ impl Cell for RowStore {
             ConnectionPurpose::Wait => self.listening().await?,
             ConnectionPurpose::Use | ConnectionPurpose::Keep => (self.sessions.session().await?, true),
         };
+        if let Err(error) = over.facts().must_be_one_table(over.name()) {
+            // The next one may lead to a session without that path.
+            over.leave();
+            return Err(error);
+        }
         if purpose != ConnectionPurpose::Keep {
             over.facts().must_be_ours(over.name())?;
         }

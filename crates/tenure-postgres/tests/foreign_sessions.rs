@@ -1,6 +1,6 @@
 //! What other clients leave in a session that a pooler leads us to: each statement says what it relies on, or the server refuses.
 
-use tenure_core::{ErrorKind, Outcome, Released, Renewal};
+use tenure_core::{ErrorKind, Outcome, Released, Renewal, Severity};
 use tenure_testkit::{
     conformance::player::Player,
     postgres::{Pgbouncer, PostgresServer},
@@ -13,17 +13,20 @@ use crate::stage::{self, player, postgres, soon};
 #[derive(Clone, Copy)]
 enum Fate {
     Served,
+    /// By those that know the schema. One that looks for the table now cannot know which one is meant.
+    ServedIfKnown,
     Refused(ErrorKind, &'static str),
 }
 
-use Fate::{Refused, Served};
+use Fate::{Refused, Served, ServedIfKnown};
 
 /// What a client may leave there, and what becomes of locks.
 const LEFT: &[(&str, Fate)] = &[
-    ("SET search_path = elsewhere", Served),
-    ("SET search_path = ''", Served),
+    ("SET search_path = elsewhere", ServedIfKnown),
+    ("SET search_path = ''", ServedIfKnown),
+    ("SET search_path = nowhere, public, elsewhere", Served),
     ("CREATE TEMP TABLE tenure_lock AS TABLE public.tenure_lock", Served),
-    ("SET search_path = pg_temp; CREATE TABLE tenure_lock AS TABLE public.tenure_lock", Served),
+    ("SET search_path = pg_temp; CREATE TABLE tenure_lock AS TABLE public.tenure_lock", ServedIfKnown),
     ("SET synchronous_commit = off", Served),
     ("SET client_min_messages = error", Served),
     ("SET lock_timeout = '1ms'", Served),
@@ -82,8 +85,21 @@ async fn what_another_client_leaves_in_a_session_changes_no_lock() {
         other.batch_execute(left).await.unwrap();
         // One that connects only now, and finds the session so.
         let stranger = player(&url, holder.claim.name.as_str());
+        let stranger = match *fate {
+            ServedIfKnown => {
+                let error = soon(stranger.backend.claim(&stranger.claim)).await.unwrap_err();
+                assert_eq!(
+                    (error.kind(), error.outcome()),
+                    (ErrorKind::Invalid, Outcome::NotApplied),
+                    "{left}: {error:?}"
+                );
+                assert!(error.to_string().contains("is not the role's"), "{left}: {error}");
+                Player::new(known.clone(), holder.claim.name.as_str())
+            }
+            _ => stranger,
+        };
         match *fate {
-            Served => {
+            Served | ServedIfKnown => {
                 assert!(!stranger.try_enter().await, "{left}: it is held");
                 assert_eq!(soon(holder.renew(&grant)).await, Renewal::Renewed, "{left}");
                 assert_eq!(soon(second.leave()).await, Released::Released, "{left}");
@@ -113,7 +129,72 @@ async fn what_another_client_leaves_in_a_session_changes_no_lock() {
     assert_eq!(server.psql("SELECT DISTINCT said FROM heard"), "on notice");
 }
 
-/// The first claim makes the table where the login of the role would, whatever another client has left there.
+/// L1: a pooler's own `connect_query = 'SET search_path = locks'` was taken for what another client had left there: a second
+/// table was made along the path of the role, and two held one lock.
+#[tokio::test]
+async fn two_paths_that_lead_to_two_tables_are_refused() {
+    let server = PostgresServer::start();
+    server.psql(
+        "CREATE SCHEMA locks; GRANT ALL ON SCHEMA locks TO tenure; ALTER TABLE tenure_lock SET SCHEMA locks; \
+         CREATE SCHEMA early; GRANT ALL ON SCHEMA early TO tenure",
+    );
+    let direct = player(&server.url("?table=locks.tenure_lock"), "one");
+    direct.enter().await;
+    let (pooler, other) = pooled(&server).await;
+    let url = pooler.url("?listen=off");
+    let tables = "SELECT relnamespace::regnamespace FROM pg_class WHERE relname = 'tenure_lock' ORDER BY 1";
+    let refused = async |path: &str, role: &str| {
+        let stranger = player(&url, "one");
+        let (name, owner) = (&stranger.claim.name, stranger.claim.owner);
+        let claimed = soon(stranger.backend.claim(&stranger.claim)).await.map(drop);
+        let released = soon(stranger.backend.release(name, owner)).await.map(drop);
+        let listed = soon(stranger.backend.list("")).await.map(drop);
+        let words = format!(
+            "this session's search_path ({path}) is not the role's ({role}), and they lead to different tables: name \
+             the schema with table=SCHEMA.tenure_lock"
+        );
+        for answer in [claimed, released, listed] {
+            let error = answer.unwrap_err();
+            assert_eq!(
+                (error.kind(), error.outcome()),
+                (ErrorKind::Invalid, Outcome::NotApplied),
+                "{error:?}"
+            );
+            assert!(error.to_string().contains(&words), "{error}");
+        }
+        let findings = soon(stranger.backend.diagnose()).await.unwrap();
+        let told = findings.iter().any(|it| it.severity == Severity::Problem && it.what == words);
+        assert!(told, "{findings:?}");
+    };
+    let default = "\"$user\", public";
+    // One finds a table and the other none.
+    other.batch_execute("SET search_path = locks").await.unwrap();
+    refused("locks", default).await;
+    assert_eq!(server.psql(tables), "locks", "no table was made");
+    // The other way round.
+    other.batch_execute("SET search_path = early").await.unwrap();
+    server.psql("ALTER TABLE locks.tenure_lock SET SCHEMA public");
+    refused("early", default).await;
+    // Each finds another one.
+    server.psql("CREATE TABLE early.tenure_lock (LIKE public.tenure_lock INCLUDING ALL)");
+    refused("early", default).await;
+    // Each would make another one.
+    server.psql("DROP TABLE early.tenure_lock; ALTER TABLE public.tenure_lock RENAME TO away");
+    refused("early", default).await;
+    assert_eq!(server.psql(tables), "");
+    server.psql(
+        "ALTER TABLE public.away RENAME TO tenure_lock; ALTER TABLE public.tenure_lock SET SCHEMA locks",
+    );
+    // Both paths lead to one table, or it is named.
+    other.batch_execute("SET search_path = locks").await.unwrap();
+    assert!(!player(&pooler.url("?listen=off&table=locks.tenure_lock"), "one").try_enter().await);
+    server.psql("ALTER TABLE locks.tenure_lock SET SCHEMA public");
+    other.batch_execute("SET search_path = locks, public").await.unwrap();
+    assert!(!player(&url, "one").try_enter().await);
+}
+
+/// The first claim makes the table where the login of the role would, and as that, whatever another client has left there.
+/// After `SET ROLE` it belonged to that role, and the login had no right to it.
 #[tokio::test]
 async fn a_table_is_made_where_the_login_of_the_role_says() {
     let server = PostgresServer::start();
@@ -121,8 +202,13 @@ async fn a_table_is_made_where_the_login_of_the_role_says() {
     server.psql("CREATE SCHEMA elsewhere; GRANT ALL ON SCHEMA elsewhere TO tenure; CREATE SCHEMA home; GRANT ALL ON SCHEMA home TO tenure");
     server.psql("ALTER ROLE tenure SET search_path = nowhere, home, public");
     let (pooler, other) = pooled(&server).await;
-    other.batch_execute("SET search_path = elsewhere").await.unwrap();
+    // It may make tables there.
+    server.psql("CREATE ROLE guest; GRANT guest TO tenure; GRANT ALL ON SCHEMA home TO guest");
+    other.batch_execute("SET ROLE guest; SET default_tablespace = ''").await.unwrap();
     let maker = player(&pooler.url("?listen=off"), "one");
+    let error = soon(maker.backend.claim(&maker.claim)).await.unwrap_err();
+    assert!(error.to_string().contains("lacks a permission"), "{error}");
+    other.batch_execute("RESET ROLE").await.unwrap();
     let error = soon(maker.backend.claim(&maker.claim)).await.unwrap_err();
     assert!(error.to_string().contains("has made the table"), "{error}");
     let made = "SELECT relnamespace::regnamespace, relowner::regrole, reltablespace FROM pg_class WHERE relname = 'tenure_lock'";
