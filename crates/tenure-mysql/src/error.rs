@@ -159,6 +159,11 @@ pub(crate) fn occupied(place: &str) -> BackendError {
     refused(place, Unavailable, message)
 }
 
+/// The server says so; this user could write there.
+pub(crate) fn read_only(place: &str, variable: &str) -> BackendError {
+    refused(place, Unavailable, format!("this MySQL server takes no writes: {variable} is on"))
+}
+
 /// The server took writes when it was looked at, and does not any more.
 pub(crate) fn is_demoted(error: &Error) -> bool {
     READ_ONLY.contains(&code(error))

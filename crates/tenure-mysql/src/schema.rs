@@ -95,6 +95,12 @@ impl ServerFacts {
         self.is_enabled("autocommit") && self.read_only().is_none()
     }
 
+    /// # Errors
+    /// `Unavailable`: a replica may be promoted.
+    pub(crate) fn must_take_writes(&self, place: &str) -> Result<(), BackendError> {
+        self.read_only().map_or(Ok(()), |variable| Err(error::read_only(place, variable)))
+    }
+
     /// The cluster of which several servers take writes.
     pub(crate) fn many_writers(&self) -> Option<&'static str> {
         let says =

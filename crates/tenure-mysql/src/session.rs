@@ -133,6 +133,8 @@ pub(crate) struct Session {
     end: Arc<End>,
     /// A row that was written over it was read back once: no trigger changes it.
     pub(crate) is_checked: AtomicBool,
+    /// The last reading says that the server takes no writes.
+    pub(crate) is_read_only: AtomicBool,
     /// A lock is tried over it, in a transaction.
     is_trial: AtomicBool,
     /// Another server of the URL took writes as well when it was opened.
@@ -164,13 +166,17 @@ impl Session {
         shared.host.spawn(Box::pin(driver.drive(shared.host.clone())));
         let facts = Mutex::new(ServerFacts::read(&Answer::default(), &Answer::default()));
         let (is_checked, is_trial) = (AtomicBool::new(false), AtomicBool::new(false));
-        let rival = None;
-        let session = Self { shared, name, requests, facts, stall, end, is_checked, is_trial, rival };
-        if is_mysql {
-            // Where a pooler drops it, a statement waits longer for a lock.
-            let _ = session.ask(SESSION.into()).await;
-            // Where this is refused, no other client may stop the clock either.
-            let _ = session.ask(CLOCK_OF_SERVER.into()).await;
+        let (is_read_only, rival) = (AtomicBool::new(false), None);
+        let session =
+            Self { shared, name, requests, facts, stall, end, is_checked, is_read_only, is_trial, rival };
+        // Where a pooler drops the first, a statement waits longer for a lock. Where the second is refused, no other client
+        // may stop the clock either.
+        for said in [SESSION, CLOCK_OF_SERVER].into_iter().filter(|_| is_mysql) {
+            match session.ask(said.into()).await {
+                Ok(_) => {}
+                Err(CellError::Refused(_)) if !session.end.is_over() => {}
+                Err(failure) => return Err(error::settled(&session.name, failure)),
+            }
         }
         session.look().await.map_err(|failure| error::settled(&session.name, failure))?;
         Ok(session)
@@ -232,6 +238,8 @@ impl Session {
     /// Makes the table if there never was one.
     pub(crate) async fn create(&self) -> Result<(), CellError> {
         if !self.has_table().await? {
+            // The user may write through `read_only`.
+            self.facts().must_take_writes(&self.name).map_err(CellError::Refused)?;
             self.ask(self.shared.sql.create()).await?;
             tracing::warn!(table = self.shared.config.quoted_table(), wait = ?OPENS_AFTER, "made the table of the locks");
             self.look().await?;
@@ -271,6 +279,28 @@ impl Session {
             return Err(error::uncommitted(&self.name, &answer));
         }
         Ok(answer)
+    }
+
+    /// Runs one statement that writes.
+    ///
+    /// # Errors
+    /// Also if it wrote nothing, and the server takes no writes by what was read last.
+    pub(crate) async fn write(&self, sql: String) -> Result<Answer, CellError> {
+        let answer = self.ask(sql).await?;
+        if answer.written == 0 {
+            self.must_be_the_writer()?;
+        }
+        Ok(answer)
+    }
+
+    /// # Errors
+    /// By what was read last the server takes no writes. This user could write there, and no other would see it.
+    pub(crate) fn must_be_the_writer(&self) -> Result<(), CellError> {
+        if !self.is_read_only.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.leave();
+        Err(CellError::Refused(error::read_only(&self.name, "read_only")))
     }
 
     /// Begins a transaction, in which a lock is tried. It ends with the session.

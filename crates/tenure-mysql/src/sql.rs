@@ -3,7 +3,8 @@
 //!
 //! Texts and names are written in hexadecimal, which means the same in every `sql_mode` and character set.
 //! What a statement answers travels with its own answer, `LAST_INSERT_ID(x)` as well: a pooler may lead the
-//! next one to another connection. A write does nothing where autocommit is off: its yes would be no commit.
+//! next one to another connection. A write does nothing where autocommit is off, since its yes would be no commit, and
+//! where the server takes no writes.
 
 use std::time::Duration;
 
@@ -53,9 +54,16 @@ pub(crate) const CLOCK_OF_SERVER: &str = "SET SESSION timestamp = DEFAULT";
 /// What a statement says of itself begins with this.
 const SETS: &str = "/*M! SET STATEMENT ";
 
-/// Whether autocommit is on; 9 where the clock of the session stands elsewhere than the server's although all has been said:
+/// That a write counts. The user may write through `read_only`, as `root` may; what it wrote after a fail-over would be seen
+/// by no other. `CONCAT`, since some servers say 0 and some OFF. With `binlog_format=STATEMENT` a replica runs the statement
+/// again, as a user of no host, and has `read_only` on.
+const COUNTS: &str =
+    "@@autocommit = 1 AND (CONCAT(@@global.read_only) IN ('0', 'OFF') OR RIGHT(USER(), 1) IN ('', '@'))";
+
+/// Whether autocommit is on; 8 where the server takes no writes; 9 where the clock of the session stands elsewhere than the server's although all has been said:
 /// a pooler has dropped it. `SYSDATE()` is the server's, and both are in the time zone of the session.
-const AUTOCOMMIT: &str = "IF(ABS(TIMESTAMPDIFF(SECOND, SYSDATE(), NOW())) < 5, @@autocommit, 9)";
+const AUTOCOMMIT: &str = "IF(ABS(TIMESTAMPDIFF(SECOND, SYSDATE(), NOW())) < 5, \
+                          IF(CONCAT(@@global.read_only) IN ('0', 'OFF'), @@autocommit, @@autocommit * 8), 9)";
 
 /// Its clock. Out: as [`Sql::read`], without a row.
 pub(crate) fn time() -> String {
@@ -140,7 +148,7 @@ impl Sql {
         format!(
             "{WAITING}INSERT INTO {table} (name, version, busy, used, state) \
              SELECT {name}, LAST_INSERT_ID({CLOCK}), 0, {CLOCK}, {state} FROM (SELECT 1 AS one) AS one \
-             WHERE @@autocommit = 1 AND NOT EXISTS (SELECT 1 FROM {table} AS o WHERE o.name = {} AND o.version > {CLOCK})",
+             WHERE {COUNTS} AND NOT EXISTS (SELECT 1 FROM {table} AS o WHERE o.name = {} AND o.version > {CLOCK})",
             hex(OPENS)
         )
     }
@@ -171,7 +179,7 @@ impl Sql {
         format!(
             "{how}UPDATE {table} SET version = version + 1, busy = {busy}, used = LAST_INSERT_ID({CLOCK}), \
              state = {state} WHERE name = {name} AND version = {version} AND state = {before} \
-             AND {in_time} AND @@autocommit = 1{alone}"
+             AND {in_time} AND {COUNTS}{alone}"
         )
     }
 
@@ -199,7 +207,7 @@ impl Sql {
         } else {
             format!("UPDATE {table} SET state = X''")
         };
-        format!("{WAITING}{what} WHERE name IN ({rows}) AND {those} AND @@autocommit = 1")
+        format!("{WAITING}{what} WHERE name IN ({rows}) AND {those} AND {COUNTS}")
     }
 
     /// What a newcomer must know. Out: whether the lock begins so, the last place, that of the owner.
@@ -228,7 +236,7 @@ impl Sql {
         format!(
             "{WAITING}INSERT INTO {table} (name, version, busy, used, state) SELECT CONCAT({beside}, \
              CONVERT(LOWER(LPAD(HEX(LAST_INSERT_ID(GREATEST({CLOCK}, {last} + 1))), 16, '0')) USING latin1)), 1, 0, {CLOCK}, {state} \
-             FROM (SELECT 1 AS one) AS one WHERE {in_time} AND @@autocommit = 1"
+             FROM (SELECT 1 AS one) AS one WHERE {in_time} AND {COUNTS}"
         )
     }
 
@@ -238,7 +246,7 @@ impl Sql {
         let (table, row) = (&self.table, place_row(name, key));
         format!(
             "{WAITING}UPDATE {table} SET version = version + 1, used = {CLOCK}, state = {state} \
-             WHERE name = {row} AND {THERE} AND {in_time} AND @@autocommit = 1"
+             WHERE name = {row} AND {THERE} AND {in_time} AND {COUNTS}"
         )
     }
 
@@ -264,7 +272,7 @@ impl Sql {
             "{WAITING}UPDATE {table} SET version = version + 1, busy = 1, used = {CLOCK}, \
              state = CONCAT(IF({there} + 1 < {most}, LEFT(state, 1), {long}), {state}, SUBSTRING(state, 2)) \
              WHERE name = {name} AND LEFT(state, {long_length}) <> {long} AND LOCATE({owner}, state) = 0 \
-             AND {there} < {most} AND {in_time} AND @@autocommit = 1"
+             AND {there} < {most} AND {in_time} AND {COUNTS}"
         )
     }
 
@@ -288,7 +296,7 @@ impl Sql {
         let (table, row, hint) = (&self.table, hex(row), hex(hint));
         format!(
             "{WAITING}INSERT INTO {table} (name, version, busy, used, state) \
-             SELECT {row}, 1, 0, {CLOCK}, {hint} FROM (SELECT 1 AS one) AS one WHERE @@autocommit = 1 \
+             SELECT {row}, 1, 0, {CLOCK}, {hint} FROM (SELECT 1 AS one) AS one WHERE {COUNTS} \
              ON DUPLICATE KEY UPDATE version = version + 1, used = {CLOCK}, \
              state = RIGHT(CONCAT(state, {hint}), {HINTS_MAX})"
         )
@@ -321,7 +329,7 @@ impl Sql {
         let (table, name, read) = (&self.table, hex(name), micros(read));
         format!(
             "{NOT_WAITING}DELETE FROM {table} WHERE name = {name} AND version = {version} AND busy = 0 \
-             AND {CLOCK} >= {read} AND @@autocommit = 1"
+             AND {CLOCK} >= {read} AND {COUNTS}"
         )
     }
 

@@ -148,7 +148,7 @@ impl Cell for RowStore {
     ) -> Result<WriteAnswer, CellError> {
         let statement = self.shared.sql.write(name, write);
         let answer = if write.patience == Patience::None {
-            match session.ask(statement).await {
+            match session.write(statement).await {
                 Err(CellError::Locked) => return Ok(WriteAnswer::Locked(None)),
                 answer => answer?,
             }
@@ -302,7 +302,13 @@ impl PlacesBeside<Arc<Session>> for RowStore {
             keys.extend(self.own_key(session, name, place.owner).await?);
         }
         let remove = self.shared.sql.remove((name, &keys), sql::THERE, session.may_delete());
-        Ok(self.ask_in_line(session, remove).await?.written > 0)
+        let is_removed = self.ask_in_line(session, remove).await?.written > 0;
+        if !is_removed {
+            // No reading follows, and the server may take no writes.
+            reading(session, &session.ask(sql::time()).await?, 0)?;
+            session.must_be_the_writer()?;
+        }
+        Ok(is_removed)
     }
 
     async fn all(&self, session: &Arc<Session>, name: &LockName) -> Result<Vec<String>, CellError> {
@@ -346,7 +352,7 @@ impl RowStore {
     /// Runs a statement that waits for the client that has the row locked. The server has no shorter wait than a
     /// second, and one is enough: that is no commit, but a stranger's transaction.
     async fn ask_in_line(&self, session: &Session, sql: String) -> Result<Answer, CellError> {
-        session.ask(sql).await.map_err(|failure| match failure {
+        session.write(sql).await.map_err(|failure| match failure {
             CellError::Locked => CellError::Refused(error::worded(session.name(), VerbError::Locked)),
             other => other,
         })
@@ -507,7 +513,8 @@ async fn sweep(session: &Session, shared: &Shared, swept: &Mutex<Vec<u8>>) -> Re
 
 /// From a row of [`sql::Sql::read`].
 fn reading(session: &Session, answer: &Answer, row: usize) -> Result<CellReading, CellError> {
-    if answer.number(row, 3) != Some(1) {
+    session.is_read_only.store(answer.number(row, 3) == Some(8), Ordering::Release);
+    if !matches!(answer.number(row, 3), Some(1 | 8)) {
         // It may have a transaction open, which ends with it.
         session.leave();
         let is_stopped = answer.number(row, 3) == Some(9);

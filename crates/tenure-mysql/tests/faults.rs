@@ -97,6 +97,95 @@ async fn a_server_that_takes_no_writes_is_told_from_one_that_does() {
     assert_eq!(bad.sql("SELECT name FROM tenure_lock WHERE name = 'new'"), "new");
 }
 
+/// L1: a user that may write through `read_only`, as `root` may, went on renewing on the old primary after a failover, and
+/// another client was granted the lock on the new one. No statement was refused there, and a session was judged once.
+#[tokio::test]
+async fn a_user_that_may_write_to_a_replica_holds_nothing_there() {
+    let (old, new) = (MysqlServer::start(), Recipe::new().set("read-only=1").start());
+    for server in [&old, &new] {
+        server.sql("GRANT SUPER, READ ONLY ADMIN ON *.* TO tenure@'127.0.0.1'");
+    }
+    let both = format!("mysql://tenure@{},{}/tenure", old.address(), new.address());
+    let (a, b) = (player(&both, "one").lasting(LONG), player(&both, "one"));
+    let first = enter_in_time(&a).await;
+    assert!(!b.try_enter().await);
+    old.sql("SET GLOBAL read_only = 1");
+    new.sql("SET GLOBAL read_only = 0");
+    let renewed = soon(a.backend.renew(std::slice::from_ref(&first))).await.remove(0);
+    let error = renewed.expect_err("it is renewed where no other client reads it");
+    assert_eq!((error.kind(), error.outcome()), (UNAVAILABLE, Outcome::NotApplied), "{}", chain(&error));
+    assert!(error.to_string().contains("takes no writes: read_only is on"), "{}", chain(&error));
+    enter_in_time(&b).await;
+    assert_eq!(soon(a.renew(&first)).await, Renewal::Gone, "it was not copied");
+    assert_eq!(old.sql("SELECT COUNT(*) FROM tenure_lock WHERE name = 'one' AND busy = 1"), "1");
+}
+
+/// L1: on one server that was set to read only such a user was granted locks, while `doctor` reported that there can be none.
+#[tokio::test]
+async fn no_verb_of_a_user_that_may_write_through_read_only_writes() {
+    let server = MysqlServer::start();
+    server.sql("GRANT SUPER, READ ONLY ADMIN ON *.* TO tenure@'127.0.0.1'");
+    let backend = mysql(&server.url(""));
+    let of = |name: &str| Player::new(backend.clone(), name).lasting(LONG);
+    let held = of("held");
+    let grant = held.enter().await;
+    let mut waiters = Vec::new();
+    for ahead in 0..7 {
+        waiters.push(of("held"));
+        waiters[ahead].queue_behind(ahead).await;
+    }
+    // One in the row of the lock, and one that has its own.
+    let (near, far) = (&waiters[0], &waiters[6]);
+    server.sql("SET GLOBAL read_only = 1");
+    let before = server.sql("SELECT * FROM tenure_lock ORDER BY name");
+    let (name, owner) = (&held.claim.name, held.claim.owner);
+    let memo = Memo::new("memo", LONG).unwrap();
+    let refused = |what: &str, answer: Result<(), tenure_core::BackendError>| {
+        let error = answer.expect_err(what);
+        assert_eq!((error.kind(), error.outcome()), (UNAVAILABLE, Outcome::NotApplied), "{what}: {error:?}");
+        assert!(error.to_string().contains("takes no writes: read_only is on"), "{what}: {}", chain(&error));
+    };
+    for _ in 0..2 {
+        refused("new", soon(backend.claim(&of("new").claim)).await.map(drop));
+        refused("queue", soon(backend.claim(&of("held").claim)).await.map(drop));
+        refused("renew", soon(backend.renew(std::slice::from_ref(&grant))).await.remove(0).map(drop));
+        refused("note", soon(backend.note(name, owner, grant.token, &memo)).await.map(drop));
+        refused("break", soon(backend.break_lock(name, BreakScope::Leases)).await.map(drop));
+        refused("leave", soon(backend.release(name, near.claim.owner)).await.map(drop));
+        refused("leave far", soon(backend.release(name, far.claim.owner)).await.map(drop));
+        refused("release", soon(backend.release(name, owner)).await.map(drop));
+    }
+    assert_eq!(server.sql("SELECT * FROM tenure_lock ORDER BY name"), before);
+    assert_eq!(soon(backend.inspect(name)).await.unwrap().holders.len(), 1, "it can be read");
+    finding(&backend, Severity::Problem, "read_only is on: nothing can be locked").await;
+    server.sql("SET GLOBAL read_only = 0");
+    assert_eq!(soon(held.renew(&grant)).await, Renewal::Renewed);
+    assert_eq!(soon(far.leave()).await, Released::Released);
+    server.sql("SET GLOBAL read_only = 1; DROP TABLE tenure_lock");
+    refused_as(&server.url(""), UNAVAILABLE, "takes no writes: read_only is on").await;
+    assert_eq!(server.sql("SHOW TABLES"), "", "no table was made");
+}
+
+/// A replica runs the statements again, with `read_only` on: it must have the lease when it is promoted.
+#[tokio::test]
+async fn a_replica_that_runs_the_statements_again_has_the_leases() {
+    let primary =
+        Recipe::new().set("log-bin=binlog").set("server-id=1").set("binlog-format=STATEMENT").start();
+    let replica = Recipe::new().set("server-id=2").set("read-only=1").start();
+    primary.sql("CREATE USER copy@'127.0.0.1'; GRANT REPLICATION SLAVE ON *.* TO copy@'127.0.0.1'");
+    replica.sql(&format!(
+        "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={}, MASTER_USER='copy', MASTER_USE_GTID=slave_pos; \
+         START SLAVE",
+        primary.port()
+    ));
+    let a = player(&primary.url(""), "one").lasting(LONG);
+    let first = enter_in_time(&a).await;
+    assert_eq!(soon(a.renew(&first)).await, Renewal::Renewed);
+    let rows = "SELECT name, version, busy, state FROM tenure_lock WHERE name = 'one'";
+    assert!(primary.sql(rows).contains(&a.claim.owner.to_string()));
+    until("the replica has the lease", async || replica.sql(rows) == primary.sql(rows)).await;
+}
+
 /// Each process would use the one that it reaches first.
 #[tokio::test]
 async fn two_servers_of_one_url_that_both_take_writes_are_refused_and_found() {

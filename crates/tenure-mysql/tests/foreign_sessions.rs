@@ -10,7 +10,7 @@ use tenure_testkit::{
     mysql::{MysqlServer, Pooler, Recipe},
 };
 
-use crate::stage::{connect, mysql, player, soon, transactions, until};
+use crate::stage::{connect, mysql, player, refused_as, soon, transactions, until};
 
 /// What becomes of a lock in such a session.
 #[derive(Clone, Copy)]
@@ -92,6 +92,16 @@ async fn a_session_whose_clock_was_set_ends_no_lease() {
             "{setting}"
         );
     }
+}
+
+/// On MySQL the session is set up first. An error of that was thrown away, and what followed was called heavy contention.
+#[tokio::test]
+async fn a_transaction_that_is_open_from_the_login_is_told_on_mysql_too() {
+    let server = Recipe::new().set("version=8.0.35").start();
+    server.sql("SET GLOBAL init_connect = 'BEGIN'");
+    refused_as(&server.url(""), ErrorKind::Unsupported, "a transaction is open").await;
+    server.sql("SET GLOBAL init_connect = ''");
+    player(&server.url(""), "one").enter().await;
 }
 
 /// A lock that another client holds stays that one's; a free one is acquired, renewed, waited for and released, or refused by name, and
