@@ -8,10 +8,7 @@ use std::sync::{
 use tenure_core::{BackendError, BoxFuture, Host, locked};
 use tokio::sync::Notify;
 
-use crate::{
-    single_flight::SingleFlight,
-    slot::{Slot, Slots},
-};
+use crate::single_flight::SingleFlight;
 
 /// One connection of a store.
 pub trait Link: Send + Sync + 'static {
@@ -25,10 +22,7 @@ pub trait Link: Send + Sync + 'static {
 /// The connection of one handle to its store. It is opened for the first request, and a new one is opened when it
 /// is not usable any more. At most one is being opened at a time.
 pub struct Connections<L, E = BackendError> {
-    open: Arc<dyn Fn(Slot) -> Opening<L, E> + Send + Sync>,
-    slots: Arc<Slots>,
-    /// Why none is opened while the server still has the last one.
-    occupied: Arc<dyn Fn() -> Option<E> + Send + Sync>,
+    open: Arc<dyn Fn() -> Opening<L, E> + Send + Sync>,
     current: Arc<Mutex<Option<Arc<L>>>>,
     /// What becomes of an error once there was a connection.
     eased: fn(E) -> E,
@@ -40,29 +34,16 @@ pub struct Connections<L, E = BackendError> {
 pub type Opening<L, E = BackendError> = BoxFuture<'static, Result<L, E>>;
 
 impl<L: Link, E: Clone + Send + Sync + 'static> Connections<L, E> {
-    /// `open` opens one, in the runtime of the first caller that asks for it.
+    /// `open` opens one, in the runtime of the first caller that asks for it. For servers that keep what their clients
+    /// have closed it takes one of its [`Slots`](crate::Slots).
     pub fn new(host: Arc<dyn Host>, open: impl Fn() -> Opening<L, E> + Send + Sync + 'static) -> Self {
         Self {
-            open: Arc::new(move |_| open()),
-            slots: Slots::new(host.clone()),
-            occupied: Arc::new(|| None),
+            open: Arc::new(open),
             current: Arc::default(),
             eased: |error| error,
             was_open: Arc::default(),
             opening: SingleFlight::new(host),
         }
-    }
-
-    /// The same, for a server that keeps what its clients have closed: a connection has a [`Slot`], and its successor
-    /// waits for that. `occupied` is the error of a caller that has waited for it without success.
-    pub fn one_by_one(
-        host: Arc<dyn Host>,
-        open: impl Fn(Slot) -> Opening<L, E> + Send + Sync + 'static,
-        occupied: impl Fn() -> E + Send + Sync + 'static,
-    ) -> Self {
-        let none: fn() -> Opening<L, E> = || unreachable!("BUG: it is replaced below");
-        let occupied = Arc::new(move || Some(occupied()));
-        Self { open: Arc::new(open), occupied, ..Self::new(host, none) }
     }
 
     /// What becomes of the error of a connection that is refused after one was made, as [`BackendError::after_success`].
@@ -84,16 +65,11 @@ impl<L: Link, E: Clone + Send + Sync + 'static> Connections<L, E> {
         }
         // Rare cases are in a box, so that the futures of most requests stay small.
         let open = || {
-            let (open, slots, occupied) = (self.open.clone(), self.slots.clone(), self.occupied.clone());
-            let (current, was_open, eased) = (self.current.clone(), self.was_open.clone(), self.eased);
+            let (open, eased) = (self.open.clone(), self.eased);
+            let (current, was_open) = (self.current.clone(), self.was_open.clone());
             Box::pin(async move {
-                if !slots.vacated().await
-                    && let Some(error) = occupied()
-                {
-                    return Err(error);
-                }
                 let ease = |error| if was_open.load(Ordering::Acquire) { eased(error) } else { error };
-                let link = Arc::new(open(slots.take()).await.map_err(ease)?);
+                let link = Arc::new(open().await.map_err(ease)?);
                 was_open.store(true, Ordering::Release);
                 *locked(&current) = Some(link.clone());
                 Ok(link)
@@ -156,7 +132,11 @@ impl End {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::pending, sync::atomic::AtomicUsize, time::Duration};
+    use std::{
+        future::{pending, ready},
+        sync::atomic::AtomicUsize,
+        time::Duration,
+    };
 
     use tenure_core::{ErrorKind, Outcome};
     use tenure_testkit::{
@@ -165,6 +145,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::slot::{ServerSlots, Slot, Slots, WAIT};
 
     const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -270,21 +251,25 @@ mod tests {
     async fn a_server_that_keeps_what_was_left_is_not_filled() {
         let held = Arc::new(Mutex::new(Vec::new()));
         let (keeps, most) = (held.clone(), Arc::<AtomicUsize>::default());
-        let host = PausedHost::new(1);
-        let open = move |slot: Slot| {
-            let (keeps, host) = (keeps.clone(), PausedHost::new(2));
+        let slots = Slots::new(PausedHost::new(1));
+        let refused = |_: &&str| BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "it is kept");
+        let open = move || {
+            let (keeps, host, slots) = (keeps.clone(), PausedHost::new(2), slots.clone());
             Box::pin(async move {
-                let wire = Wire::default();
-                wire.end.set();
-                let slot = Arc::new(slot);
-                locked(&keeps).push(Arc::downgrade(&slot));
-                // It is left, and its statement is not answered.
-                host.spawn(Box::pin(async move { slot.overdue().await }));
-                Ok(wire)
+                let keep = |slot: Slot| {
+                    let wire = Wire::default();
+                    wire.end.set();
+                    let slot = Arc::new(slot);
+                    locked(&keeps).push(Arc::downgrade(&slot));
+                    // It is left, and its statement is not answered.
+                    host.spawn(Box::pin(async move { slot.overdue().await }));
+                    Ok(wire)
+                };
+                let open = |_, slot: Slot| Box::pin(ready(keep(slot))) as BoxFuture<'_, _>;
+                slots.first(&["db"], open, refused).await
             }) as Opening<Wire>
         };
-        let refused = || BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "it is kept");
-        let connections = Connections::one_by_one(host, open, refused);
+        let connections = Connections::new(PausedHost::new(1), open);
         let begun = tokio::time::Instant::now();
         let mut refusals = 0;
         while begun.elapsed() < Duration::from_secs(600) {
@@ -304,11 +289,11 @@ mod tests {
     /// A server that asked another service who its client is kept each login that was given up: eleven of one process.
     #[tokio::test(start_paused = true)]
     async fn a_login_that_is_given_up_counts_as_there() {
-        let slots = Slots::new(PausedHost::new(1));
+        let slots = ServerSlots::new(PausedHost::new(1));
         let begun = tokio::time::Instant::now();
         let (mut logins, mut most) = (Vec::new(), 0);
         while begun.elapsed() < Duration::from_secs(120) {
-            if slots.vacated().await {
+            if slots.is_vacated_within(WAIT).await {
                 // Its server answers nothing for a minute, even to a client that has left.
                 logins.push(tokio::time::Instant::now());
                 let slot = Arc::new(slots.take());
@@ -323,13 +308,49 @@ mod tests {
         assert_eq!(slot.log_in(async { 7 }).await, Some(7));
         drop(slot);
         let answered = tokio::time::Instant::now();
-        assert!(slots.vacated().await && answered.elapsed() < PATIENCE);
+        assert!(slots.is_vacated_within(WAIT).await && answered.elapsed() < PATIENCE);
+    }
+
+    /// L6: a server that accepted connections and answered nothing kept the client from another one that was well for 20 s,
+    /// and a lease was lost.
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_hangs_keeps_no_client_from_another_one() {
+        let (slots, is_promoted) = (Slots::new(PausedHost::new(1)), AtomicBool::new(false));
+        let hung = Arc::new(Mutex::new(Vec::new()));
+        let begun = tokio::time::Instant::now();
+        let mut asked_at = Vec::new();
+        let answer = loop {
+            let open = |server: &'static &'static str, slot: Slot| {
+                let (server, slot) = (*server, Arc::new(slot));
+                let (hung, is_promoted) = (hung.clone(), is_promoted.load(Ordering::Relaxed));
+                Box::pin(async move {
+                    if server == "hangs" {
+                        locked(&hung).push(Arc::downgrade(&slot));
+                        let login = slot.log_in(pending::<()>());
+                        let _ = tokio::time::timeout(PATIENCE * 2, login).await;
+                        return Err("no answer".to_owned());
+                    }
+                    if is_promoted { Ok(server) } else { Err("no writes".to_owned()) }
+                }) as BoxFuture<'_, _>
+            };
+            asked_at.push(begun.elapsed());
+            let opened = slots.first(&["hangs", "well"], open, |it| format!("{it} is occupied")).await;
+            let there = locked(&hung).iter().filter(|slot| slot.strong_count() > 0).count();
+            assert!(there <= 1, "{there} connections at the server that hangs");
+            match opened {
+                Ok(server) => break (server, begun.elapsed()),
+                Err(error) if asked_at.len() > 2 => assert_eq!(error, "hangs is occupied"),
+                Err(_) => {}
+            }
+            is_promoted.store(begun.elapsed() > PATIENCE * 8, Ordering::Relaxed);
+        };
+        assert!(answer.0 == "well" && answer.1 < PATIENCE * 12, "{answer:?} {asked_at:?}");
     }
 
     /// The answer to what was under way frees the place, however long that took.
     #[tokio::test(start_paused = true)]
     async fn a_successor_is_opened_as_soon_as_what_was_left_is_answered() {
-        let slots = Slots::new(PausedHost::new(1));
+        let slots = ServerSlots::new(PausedHost::new(1));
         for (unanswered, wait) in [(true, 1000), (false, 700), (true, 10_000 - 700)] {
             let slot = slots.take();
             let answered = async {
@@ -341,7 +362,7 @@ mod tests {
             let begun = tokio::time::Instant::now();
             answered.await;
             drop(slot);
-            assert!(slots.vacated().await);
+            assert!(slots.is_vacated_within(WAIT).await);
             let took = begun.elapsed().as_millis();
             assert!((wait..wait + 50).contains(&u64::try_from(took).unwrap()), "{took} ms instead of {wait}");
         }
@@ -350,9 +371,9 @@ mod tests {
     /// A task that does not run, because its runtime is blocked, keeps its socket; the others do not wait for it.
     #[tokio::test(start_paused = true)]
     async fn a_slot_in_a_runtime_that_stands_still_is_waited_for_once() {
-        let slots = Slots::new(PausedHost::new(1));
+        let slots = ServerSlots::new(PausedHost::new(1));
         let (_blocked, begun) = (slots.take(), tokio::time::Instant::now());
-        assert!(slots.vacated().await);
+        assert!(slots.is_vacated_within(WAIT).await);
         assert!(begun.elapsed() < PATIENCE * 2, "{:?}", begun.elapsed());
     }
 

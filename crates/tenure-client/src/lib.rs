@@ -23,7 +23,7 @@ pub use contended::Contended;
 
 pub use secret::{Login, Secret};
 pub use single_flight::SingleFlight;
-pub use slot::Slot;
+pub use slot::{Slot, Slots};
 #[cfg(feature = "socket")]
 pub use socket::Socket;
 pub use stall::{Awaited, StallDetector};

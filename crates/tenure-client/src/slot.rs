@@ -1,30 +1,37 @@
-//! `Slot`: the one place that a handle has among the connections of its server.
+//! `Slot`: the one place that a handle has among the connections of a server; `Slots`: one for each server of a URL.
 
 use std::{
+    collections::HashMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use tenure_core::{Host, Moment, locked};
+use tenure_core::{BoxFuture, Host, Moment, locked};
 use tokio::sync::oneshot;
 
 use crate::End;
 
-/// The one place that a handle has among the connections of its server.
+/// The one place that a handle has among the connections of a server.
 ///
 /// The task that has the socket owns it, from before the socket is opened until it is closed. A server that waits for a
 /// lock does not notice that its client has closed the socket. So a connection that is left stays until its statement is
-/// answered, and has no successor before. [`overdue`](Self::overdue) bounds that.
+/// answered, and has no successor at that server before. [`overdue`](Self::overdue) bounds that.
 ///
 /// # Dropping
 /// The place is free: the next connection may be opened.
 pub struct Slot {
-    slots: Arc<Slots>,
+    server: Arc<ServerSlots>,
     closed: Arc<End>,
 }
 
-/// The slots that a handle has had, one after the other.
-pub(crate) struct Slots {
+/// The slots of a handle: one for each server of its URL, so that one that hangs does not keep the handle from the others.
+pub struct Slots {
+    host: Arc<dyn Host>,
+    servers: Mutex<HashMap<String, Arc<ServerSlots>>>,
+}
+
+/// The slots that a handle has had at one server, one after the other.
+pub(crate) struct ServerSlots {
     host: Arc<dyn Host>,
     /// Of the slot that was taken last.
     last: Mutex<Option<Arc<End>>>,
@@ -42,7 +49,7 @@ struct Stray {
 impl Slot {
     /// For a connection that is no handle's.
     pub fn alone(host: Arc<dyn Host>) -> Self {
-        Slots::new(host).take()
+        ServerSlots::new(host).take()
     }
 
     /// Runs a login in a task of its own. A server may go on with one that is given up: until another service has told it
@@ -58,7 +65,7 @@ impl Slot {
     ) -> Option<T> {
         let (mut reply, answer) = oneshot::channel();
         let slot = self.clone();
-        self.slots.host.spawn(Box::pin(async move {
+        self.server.host.spawn(Box::pin(async move {
             let given_up = async {
                 reply.closed().await;
                 slot.overdue().await;
@@ -84,9 +91,9 @@ impl Slot {
     /// # Cancel safety
     /// It was answered in time: nothing is counted.
     pub async fn overdue(&self) {
-        let host = &self.slots.host;
-        host.sleep_until(host.now() + self.slots.patience()).await;
-        self.slots.count_stray();
+        let host = &self.server.host;
+        host.sleep_until(host.now() + self.server.patience()).await;
+        self.server.count_stray();
     }
 }
 
@@ -97,26 +104,83 @@ impl Drop for Slot {
 }
 
 impl Slots {
+    /// None is taken.
+    pub fn new(host: Arc<dyn Host>) -> Arc<Self> {
+        Arc::new(Self { host, servers: Mutex::default() })
+    }
+
+    /// Opens a connection to the first of these servers for which `open` succeeds. One that still has an earlier connection
+    /// of this handle is passed over, and asked after the others.
+    ///
+    /// # Errors
+    /// Of the server that was asked last. `occupied`: it still has the earlier connection, and may not get another one yet.
+    ///
+    /// # Panics
+    /// If there is no server: a bug.
+    ///
+    /// # Cancel safety
+    /// What is being opened is dropped.
+    pub async fn first<'a, S: ToString, L, E>(
+        &self,
+        servers: &'a [S],
+        mut open: impl FnMut(&'a S, Slot) -> BoxFuture<'a, Result<L, E>>,
+        occupied: impl Fn(&S) -> E,
+    ) -> Result<L, E> {
+        let (mut later, mut last) = (Vec::new(), None);
+        for server in servers {
+            let slots = self.of(&server.to_string());
+            // With one server there is no other to ask.
+            if servers.len() == 1 || !slots.is_vacated_within(SOON).await {
+                later.push((server, slots));
+                continue;
+            }
+            match open(server, slots.take()).await {
+                Ok(link) => return Ok(link),
+                Err(error) => last = Some(error),
+            }
+        }
+        let until = self.host.now() + WAIT;
+        for (server, slots) in later {
+            let left = self.host.now().elapsed(until);
+            last = Some(if slots.is_vacated_within(left).await {
+                match open(server, slots.take()).await {
+                    Ok(link) => return Ok(link),
+                    Err(error) => error,
+                }
+            } else {
+                occupied(server)
+            });
+        }
+        Err(last.expect("BUG: a configuration names a server"))
+    }
+
+    fn of(&self, server: &str) -> Arc<ServerSlots> {
+        let mut servers = locked(&self.servers);
+        servers.entry(server.to_owned()).or_insert_with(|| ServerSlots::new(self.host.clone())).clone()
+    }
+}
+
+impl ServerSlots {
     pub(crate) fn new(host: Arc<dyn Host>) -> Arc<Self> {
         Arc::new(Self { host, last: Mutex::default(), stray: Mutex::default() })
     }
 
-    /// The next slot. Call [`vacated`](Self::vacated) before.
+    /// The next slot. Call [`is_vacated_within`](Self::is_vacated_within) before.
     pub(crate) fn take(self: &Arc<Self>) -> Slot {
         let closed = Arc::<End>::default();
         *locked(&self.last) = Some(closed.clone());
-        Slot { slots: self.clone(), closed }
+        Slot { server: self.clone(), closed }
     }
 
     /// Waits until the last connection is closed. False if its server still has it, and may not get another one yet.
-    pub(crate) async fn vacated(&self) -> bool {
+    pub(crate) async fn is_vacated_within(&self, wait: Duration) -> bool {
         let Some(closed) = locked(&self.last).clone() else { return true };
         let patience = self.patience() + BLOCKED;
         tokio::select! {
             biased;
             () = closed.wait() => true,
             // If it has passed, the runtime that has the socket is blocked: that one has no second connection.
-            () = self.host.sleep_until(self.host.now() + patience.min(WAIT)) => patience <= WAIT,
+            () = self.host.sleep_until(self.host.now() + patience.min(wait)) => patience <= wait,
         }
     }
 
@@ -142,5 +206,7 @@ const STRAY: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(20);
 /// A task that has not closed its socket this long after its time does not run.
 const BLOCKED: Duration = Duration::from_millis(100);
+/// A connection without a statement under way is closed in this time.
+const SOON: Duration = Duration::from_millis(200);
 /// After this a caller is told that no other connection is opened.
-const WAIT: Duration = Duration::from_secs(2);
+pub(crate) const WAIT: Duration = Duration::from_secs(2);

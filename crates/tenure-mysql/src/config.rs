@@ -1,9 +1,6 @@
 //! `Config`: which server, how to reach it, and the settings of its locks.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use tenure_client::{
     Login, Secret,
@@ -258,7 +255,7 @@ impl Config {
 
     /// For people: where it is, without a secret.
     pub fn place_name(&self) -> String {
-        let servers: Vec<String> = self.servers().iter().map(Server::shown).collect();
+        let servers: Vec<String> = self.servers().iter().map(Server::to_string).collect();
         let database = self.table_parts().0.or(self.database.as_deref()).unwrap_or_default();
         format!("{}/{database}", servers.join(","))
     }
@@ -271,11 +268,11 @@ pub(crate) enum Server {
     Socket(PathBuf),
 }
 
-impl Server {
-    pub(crate) fn shown(&self) -> String {
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Host(host) => shown(host),
-            Self::Socket(path) => Path::display(path).to_string(),
+            Self::Host(host) => f.write_str(&shown(host)),
+            Self::Socket(path) => path.display().fmt(f),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tenure_cas::CellError;
 use tenure_client::{
-    Connections, Slot,
+    Connections, Slots,
     doctor::{Check, Trial, described, finding, found, judged},
 };
 use tenure_core::{
@@ -204,7 +204,7 @@ async fn try_apart<B: Backend>(
     shared: &Arc<Shared>,
     over: impl FnOnce(Arc<Session>) -> B,
 ) -> Result<(), BackendError> {
-    let session = Arc::new(shared.clone().open(Slot::alone(shared.host.clone())).await?);
+    let session = Arc::new(shared.clone().open(Slots::new(shared.host.clone())).await?);
     let begun = session.begin_trial().await;
     let trial = async {
         begun.map_err(|failure| error::settled(session.name(), failure))?;

@@ -16,7 +16,7 @@ use mysql_async::{
 };
 use rustls::CertificateError;
 use tenure_cas::{CellError, OPENS_AFTER};
-use tenure_client::{Connections, End, Link, Secret, Slot, StallDetector, tls};
+use tenure_client::{Connections, End, Link, Secret, Slot, Slots, StallDetector, tls};
 use tenure_core::{BackendError, ErrorKind, Host, Notifier, Outcome, locked};
 use tokio::sync::{mpsc, oneshot};
 
@@ -49,33 +49,31 @@ impl Shared {
 
     /// The connections of one handle.
     pub(crate) fn sessions(self: &Arc<Self>) -> Connections<Session> {
-        let (shared, place) = (self.clone(), self.config.place_name());
-        let open = move |slot| Box::pin(shared.clone().open(slot)) as _;
-        Connections::one_by_one(self.host.clone(), open, move || error::occupied(&place))
-            .easing(BackendError::after_success)
+        let (shared, slots) = (self.clone(), Slots::new(self.host.clone()));
+        let open = move || Box::pin(shared.clone().open(slots.clone())) as _;
+        Connections::new(self.host.clone(), open).easing(BackendError::after_success)
     }
 
     /// Connects to the first server that answers, and that takes writes if there are several.
-    pub(crate) async fn open(self: Arc<Self>, slot: Slot) -> Result<Session, BackendError> {
-        let (servers, slot) = (self.config.servers(), Arc::new(slot));
+    pub(crate) async fn open(self: Arc<Self>, slots: Arc<Slots>) -> Result<Session, BackendError> {
+        let servers = self.config.servers();
         let is_choosy = servers.len() > 1;
-        let mut last = None;
-        for server in servers {
-            match self.open_one(&server, slot.clone()).await {
-                Ok(mut session) => match session.facts().read_only().filter(|_| is_choosy) {
-                    None => {
-                        session.rival = self.rival(&server, &session.facts()).await;
-                        return Ok(session);
-                    }
-                    Some(variable) => {
-                        let message = format!("this MySQL server takes no writes: {variable} is on");
-                        last = Some(error::refused(session.name(), ErrorKind::Unavailable, message));
-                    }
-                },
-                Err(error) => last = Some(error),
-            }
+        let open = |server, slot| Box::pin(self.open_chosen(server, Arc::new(slot), is_choosy)) as _;
+        slots.first(&servers, open, |server| error::occupied(&server.to_string())).await
+    }
+
+    async fn open_chosen(
+        self: &Arc<Self>,
+        server: &Server,
+        slot: Arc<Slot>,
+        is_choosy: bool,
+    ) -> Result<Session, BackendError> {
+        let mut session = self.open_one(server, slot).await?;
+        if is_choosy {
+            session.facts().must_take_writes(session.name())?;
+            session.rival = self.rival(server, &session.facts()).await;
         }
-        Err(last.expect("BUG: a configuration names a server"))
+        Ok(session)
     }
 
     async fn open_one(self: &Arc<Self>, server: &Server, slot: Arc<Slot>) -> Result<Session, BackendError> {
@@ -83,7 +81,7 @@ impl Shared {
         tokio::select! {
             biased;
             opened = Session::open(self.clone(), server, slot) => opened,
-            () = over => Err(error::silent(&server.shown(), self.config.connect_timeout)),
+            () = over => Err(error::silent(&server.to_string(), self.config.connect_timeout)),
         }
     }
 
@@ -97,7 +95,7 @@ impl Shared {
                 () = over => None,
             };
             if writer.is_some_and(|identity| identity != facts.identity()) {
-                return Some(other.shown());
+                return Some(other.to_string());
             }
         }
         None
@@ -114,7 +112,7 @@ impl Shared {
     pub(crate) async fn writers(self: &Arc<Self>) -> Vec<(String, String)> {
         let mut writers = Vec::new();
         for server in self.config.servers() {
-            writers.extend(self.writer(&server).await.map(|identity| (server.shown(), identity)));
+            writers.extend(self.writer(&server).await.map(|identity| (server.to_string(), identity)));
         }
         writers
     }
@@ -150,7 +148,7 @@ struct Request {
 impl Session {
     /// Connects, and looks at what is there.
     async fn open(shared: Arc<Shared>, server: &Server, slot: Arc<Slot>) -> Result<Self, BackendError> {
-        let name = server.shown();
+        let name = server.to_string();
         let login = {
             let (shared, server, name) = (shared.clone(), server.clone(), name.clone());
             async move { connect(&shared.config, &server, &name).await }

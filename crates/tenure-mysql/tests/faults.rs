@@ -186,6 +186,30 @@ async fn a_replica_that_runs_the_statements_again_has_the_leases() {
     until("the replica has the lease", async || replica.sql(rows) == primary.sql(rows)).await;
 }
 
+/// L6: a primary that accepted connections and answered nothing kept the client from the new one for 10 s and more: the two
+/// had one slot. A lease that was copied was lost.
+#[tokio::test]
+async fn a_server_that_hangs_keeps_no_client_from_its_successor() {
+    let (old, new) = (MysqlServer::start(), Recipe::new().set("read-only=1").start());
+    let url = format!("mysql://tenure@{},{}/tenure?connect_timeout=500ms", old.address(), new.address());
+    let a = player(&url, "one").lasting(LONG);
+    enter_in_time(&a).await;
+    old.stop();
+    let begun = std::time::Instant::now();
+    let claim = async || a.backend.claim(&Player::new(a.backend.clone(), "new").claim).await;
+    let mut last = String::new();
+    while begun.elapsed() < Duration::from_secs(5) {
+        let answered = tokio::time::timeout(Duration::from_secs(3), claim()).await;
+        last = answered.map_or(last, |answer| chain(&answer.expect_err("no server takes writes")));
+    }
+    let named = last.contains("has not ended an earlier connection") && last.contains(&old.address());
+    assert!(named && !last.contains(&new.address()), "{last}");
+    new.sql("SET GLOBAL read_only = 0");
+    let promoted = std::time::Instant::now();
+    until("the new one is used", async || claim().await.is_ok()).await;
+    assert!(promoted.elapsed() < Duration::from_secs(4), "after {:?}", promoted.elapsed());
+}
+
 /// Each process would use the one that it reaches first.
 #[tokio::test]
 async fn two_servers_of_one_url_that_both_take_writes_are_refused_and_found() {

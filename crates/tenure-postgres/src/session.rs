@@ -11,7 +11,7 @@ use std::{
 
 use futures_util::future::join_all;
 use tenure_cas::{CellError, OPENS_AFTER};
-use tenure_client::{Channels, Connections, End, Link, SingleFlight, Slot, StallDetector};
+use tenure_client::{Channels, Connections, End, Link, SingleFlight, Slot, Slots, StallDetector};
 use tenure_core::{Audience, BackendError, ErrorKind, Hint, Host, Notifier, OwnerId, ProcessId, locked};
 use tokio_postgres::{
     AsyncMessage, Client, Row,
@@ -89,11 +89,9 @@ impl SessionSource {
     /// To the servers of `config`, which is that of the locks or that of the hints.
     pub(crate) fn new(shared: Arc<PostgresState>, channels: Arc<Channels>, config: Arc<Config>) -> Self {
         let birth = SessionOpener(shared.clone(), channels.clone(), config);
-        let (host, one) = (shared.host.clone(), birth.clone());
-        let name = shared.config.place_name();
-        let open = move |slot| Box::pin(one.clone().open(slot)) as _;
-        let connections = Connections::one_by_one(host, open, move || error::occupied(&name));
-        let connections = connections.easing(BackendError::after_success);
+        let (host, one, slots) = (shared.host.clone(), birth.clone(), Slots::new(shared.host.clone()));
+        let open = move || Box::pin(one.clone().open(slots.clone())) as _;
+        let connections = Connections::new(host, open).easing(BackendError::after_success);
         Self { shared, birth, connections }
     }
 
@@ -142,7 +140,7 @@ impl SessionSource {
 
     /// A connection of one's own, for what must not be mixed with the requests of others.
     pub(crate) async fn apart(&self) -> Result<PgSession, BackendError> {
-        self.birth.clone().open(Slot::alone(self.shared.host.clone())).await
+        self.birth.clone().open(Slots::new(self.shared.host.clone())).await
     }
 }
 
@@ -152,19 +150,14 @@ struct SessionOpener(Arc<PostgresState>, Arc<Channels>, Arc<Config>);
 
 impl SessionOpener {
     /// The first server that can be reached, and that takes writes if that is demanded.
-    async fn open(self, slot: Slot) -> Result<PgSession, BackendError> {
-        let (slot, mut last) = (Arc::new(slot), None);
-        for place in self.2.servers() {
-            let chosen = match self.open_one(place, slot.clone()).await {
-                Ok(session) => session.chosen(&self.2).await,
-                Err(error) => Err(error),
-            };
-            match chosen {
-                Ok(session) => return Ok(session),
-                Err(error) => last = Some(error),
-            }
-        }
-        Err(last.expect("BUG: a configuration names a server"))
+    async fn open(self, slots: Arc<Slots>) -> Result<PgSession, BackendError> {
+        let servers = self.2.servers();
+        let open = |place: &PgServer, slot| Box::pin(self.open_chosen(place.clone(), Arc::new(slot))) as _;
+        slots.first(&servers, open, |place| error::occupied(&place.to_string())).await
+    }
+
+    async fn open_chosen(&self, place: PgServer, slot: Arc<Slot>) -> Result<PgSession, BackendError> {
+        self.open_one(place, slot).await?.chosen(&self.2).await
     }
 
     async fn open_one(&self, place: PgServer, slot: Arc<Slot>) -> Result<PgSession, BackendError> {

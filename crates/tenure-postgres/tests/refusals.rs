@@ -123,6 +123,36 @@ async fn a_standby_takes_over() {
     assert!(after.token > before.token);
 }
 
+/// L6: a primary that accepted connections and answered nothing kept the client from the standby that was promoted for 10 s
+/// and more: the two had one slot. A lease that was copied was lost.
+#[tokio::test]
+async fn a_server_that_hangs_keeps_no_client_from_its_successor() {
+    let primary = PostgresServer::start();
+    let standby = Recipe::new().standby_of(&primary).start();
+    let (old, new) = (primary.address(), standby.address());
+    let url = format!("postgres://tenure@{old},{new}/tenure?connect_timeout=500ms&listen=off");
+    let a = player(&url, "one").lasting(Duration::from_secs(600));
+    let grant = enter_in_time(&a).await;
+    stage::until("the standby has the lease", async || {
+        standby.psql("SELECT state FROM tenure_lock WHERE name = 'one'").contains(&a.claim.owner.to_string())
+    })
+    .await;
+    primary.stop();
+    let begun = std::time::Instant::now();
+    let renew = async || a.backend.renew(std::slice::from_ref(&grant)).await.remove(0);
+    let mut last = String::new();
+    while begun.elapsed() < Duration::from_secs(5) {
+        let answered = tokio::time::timeout(Duration::from_secs(3), renew()).await;
+        last = answered.map_or(last, |answer| chain(&answer.expect_err("no server takes writes")));
+    }
+    let named = last.contains("has not ended an earlier connection") && last.contains(&old);
+    assert!(named && !last.contains(&new), "{last}");
+    assert_eq!(standby.psql("SELECT pg_promote()"), "t");
+    let promoted = std::time::Instant::now();
+    stage::until("it is renewed", async || matches!(renew().await, Ok(Renewal::Renewed))).await;
+    assert!(promoted.elapsed() < Duration::from_secs(4), "after {:?}", promoted.elapsed());
+}
+
 /// A server under whose open connections writes are forbidden and allowed again is noticed both times.
 #[tokio::test]
 async fn a_server_that_stops_taking_writes_is_noticed() {
