@@ -123,7 +123,7 @@ impl Slots {
     pub async fn first<'a, S: ToString, L, E>(
         &self,
         servers: &'a [S],
-        mut open: impl FnMut(&'a S, Slot) -> BoxFuture<'a, Result<L, E>>,
+        open: impl Fn(&'a S, Slot) -> BoxFuture<'a, Result<L, E>>,
         occupied: impl Fn(&S) -> E,
     ) -> Result<L, E> {
         let (mut later, mut last) = (Vec::new(), None);
