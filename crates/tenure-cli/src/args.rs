@@ -249,7 +249,8 @@ pub(crate) struct Run {
 #[derive(Args, Debug)]
 #[command(after_help = after_help!(
     "  tenure lead scheduler -- ./scheduler                  One of many hosts runs it
-  tenure lead --proclaim 10.0.0.7:80 web -- ./serve     The others find its address by tenure show"
+  tenure lead --proclaim 10.0.0.7:80 web -- ./serve     The others find its address by tenure show
+  tenure lead --health 'curl -fsS localhost/up' web -- ./serve  One that hangs makes room"
 ))]
 pub(crate) struct Lead {
     /// Length of the lease: after a crash another host leads this much later [default: 10s, or the
@@ -259,6 +260,24 @@ pub(crate) struct Lead {
     /// How long the command may take to end after TERM, before KILL [default: ttl/4, at most 5s]
     #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) grace: Option<Duration>,
+    /// Stop the command after this long, and campaign again: another host leads next, if one waits
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
+    pub(crate) max_hold: Option<Duration>,
+    /// A line for `sh -c` that says whether the leader works: if it fails, the command is stopped, and this host campaigns
+    /// again
+    #[arg(long, value_name = "CMD", help_heading = "Health")]
+    pub(crate) health: Option<OsString>,
+    /// From one health check to the next, and how long one may take
+    #[arg(
+        long,
+        value_name = "DUR",
+        value_parser = duration,
+        allow_hyphen_values = true,
+        default_value = "10s",
+        requires = "health",
+        help_heading = "Health"
+    )]
+    pub(crate) health_every: Duration,
     /// Text to publish while this host leads, such as its address; `tenure show` shows it
     #[arg(long, value_name = "TEXT", value_parser = memo)]
     pub(crate) proclaim: Option<String>,

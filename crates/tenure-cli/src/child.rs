@@ -3,18 +3,18 @@
 //! executes the command.
 
 use std::{
-    collections::BTreeMap,
-    ffi::OsString,
+    collections::{BTreeMap, HashSet},
+    ffi::{OsStr, OsString},
     fs::File,
     io::{self, IsTerminal, Write, stdin},
     os::{
-        fd::{AsRawFd, RawFd},
+        fd::{AsFd, AsRawFd, OwnedFd, RawFd},
         unix::{
             net::UnixStream,
             process::{CommandExt, parent_id},
         },
     },
-    process::{Command, ExitCode},
+    process::{Command, ExitCode, Stdio},
     time::Duration,
 };
 
@@ -23,11 +23,11 @@ use nix::{
     sys::{
         signal::{SigSet, Signal, killpg, raise},
         socket::{MsgFlags, recv},
-        termios::{SetArg, Termios, tcgetattr, tcsetattr},
+        termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr},
     },
     unistd::{Pid, close, getpgrp, getpid, tcgetpgrp, tcsetpgrp},
 };
-use rustix::process::{WaitOptions, WaitStatus, wait, waitpid};
+use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, waitid, waitpid};
 use tenure::{
     Lease, Leases,
     backend::{Host, Moment, TokioHost},
@@ -64,6 +64,8 @@ pub(crate) struct Child {
     watcher: Watcher,
     /// The exit code, once it has ended.
     code: Option<u8>,
+    /// How the last check of its health has ended.
+    checked: Option<i32>,
     /// One of its processes may not be killed, and that was printed.
     is_out_of_reach: bool,
 }
@@ -85,7 +87,8 @@ impl Child {
     pub(crate) fn start(argv: &[OsString], under: &Under<'_>, deadline: Deadline) -> io::Result<Self> {
         // In a pipeline another process may need the keyboard, as a pager does: then the command gets it when it
         // reads.
-        let terminal = Terminal::in_foreground().filter(|_| io::stdout().is_terminal());
+        let is_on_it = || stdin().is_terminal() && io::stdout().is_terminal();
+        let terminal = Terminal::in_foreground().filter(|_| is_on_it());
         let scope = Scope::new()?;
         let mut watcher = Watcher::start(scope.before.clone())?;
         // Not a pipe: without `unsafe`, only a socket can be read by its inherited number.
@@ -94,9 +97,8 @@ impl Child {
         let command = spawn(argv, under, &gate, Terminal::keyboard(terminal.as_ref()))?;
         let (tenure, owner) = (getpid(), under.first.owner().to_string());
         let watched = Watched {
-            command: command.as_raw(),
+            command: processes::key(command),
             tenure: tenure.as_raw(),
-            is_reaped: false,
             adopts: scope.adopts,
             owner: owner.clone(),
         };
@@ -108,52 +110,84 @@ impl Child {
         }
         // If it was killed at the gate, the next check finds it dead.
         let _ = open.write_all(b".");
-        let family = Family { command, is_reaped: false, tenure, watcher: watcher.pid(), scope, owner };
+        let known = HashSet::new();
+        let family = Family { command, tenure, watcher: watcher.pid(), check: None, scope, owner, known };
         let (stopping, was_suspended, hung_up) = (false, false, false);
-        let (code, is_out_of_reach) = (None, false);
-        Ok(Self { family, terminal, stopping, was_suspended, hung_up, watcher, code, is_out_of_reach })
+        let (code, checked, is_out_of_reach) = (None, None, false);
+        Ok(Self {
+            family,
+            terminal,
+            stopping,
+            was_suspended,
+            hung_up,
+            watcher,
+            code,
+            checked,
+            is_out_of_reach,
+        })
     }
 
     /// What has changed since the last check.
     pub(crate) fn look(&mut self) -> ChildChange {
-        let mut change = ChildChange::None;
-        // All children of `tenure`, including orphans, so that no zombies stay. The number is limited, because a
-        // command may keep leaving new ones.
-        for _ in 0..MOST {
-            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
-                Ok(Some((pid, status)))
-                    if pid.as_raw_pid() == self.family.command.as_raw() && !self.family.is_reaped =>
-                {
-                    self.code = self.code.or_else(|| self.ended(status));
-                    if self.code.is_some() && self.family.scope.adopts {
-                        self.family.is_reaped = true;
-                        self.watcher.reaped(self.family.command);
-                    }
-                    let why = status.stopping_signal().filter(|why| self.is_job_control(*why));
-                    change = why.map_or(change, ChildChange::Suspended);
+        let change = if self.code.is_none() { self.look_at_command() } else { ChildChange::None };
+        // Orphans of the command, so that no zombies stay, and the watcher.
+        for pid in self.family.others() {
+            if let Ok(Some((_, status))) = waitpid(raw(pid), WaitOptions::NOHANG) {
+                if self.family.check == Some(pid) {
+                    let signalled =
+                        status.terminating_signal().map(|signal| i32::from(exit::SIGNAL) + signal);
+                    (self.family.check, self.checked) = (None, status.exit_status().or(signalled));
                 }
-                Ok(Some((pid, status))) if !status.stopped() => {
-                    self.watcher.reaped(Pid::from_raw(pid.as_raw_pid()));
-                    self.family.watcher = self.watcher.pid();
-                }
-                Ok(Some(_)) => {}
-                Ok(None) => break,
-                // No child is left. Even if another process has reaped the command, it has ended.
-                Err(_) => {
-                    self.code = self.code.or(Some(exit::INTERNAL));
-                    break;
-                }
+                self.watcher.reaped(pid);
+                self.family.watcher = self.watcher.pid();
             }
         }
         self.code.map_or(change, ChildChange::Ended)
     }
 
+    /// Where what is left of the command is found, the command stays a zombie until the end: its pid, which is the number of its
+    /// group, cannot become another's, which would be signalled for it.
+    fn look_at_command(&mut self) -> ChildChange {
+        let command = self.family.command;
+        self.terminal.iter_mut().for_each(Terminal::look);
+        let ask = |about| {
+            waitid(WaitId::Pid(raw(command).expect("BUG: a pid is positive")), about | WaitIdOptions::NOHANG)
+        };
+        let stopped = ask(WaitIdOptions::STOPPED).ok().flatten().and_then(|status| status.stopping_signal());
+        let keeps = if self.family.scope.adopts { WaitIdOptions::NOWAIT } else { WaitIdOptions::empty() };
+        match ask(WaitIdOptions::EXITED | keeps) {
+            Ok(Some(status)) => self.code = self.ended(&status),
+            Ok(None) => {}
+            // Another process has waited for it: even so it has ended.
+            Err(_) => self.code = Some(exit::INTERNAL),
+        }
+        stopped.filter(|why| self.is_job_control(*why)).map_or(ChildChange::None, ChildChange::Suspended)
+    }
+
+    /// Starts a line that says whether the command works. It does not work under the lock.
+    pub(crate) fn start_check(&mut self, line: &OsStr) -> io::Result<()> {
+        let mut check = Command::new("sh");
+        let check =
+            check.args([OsStr::new("-c"), OsStr::new("--"), line]).stdin(Stdio::null()).stdout(Stdio::null());
+        let process = check.process_group(0).spawn()?;
+        self.family.check =
+            Some(Pid::from_raw(i32::try_from(process.id()).expect("BUG: a pid is positive and fits")));
+        self.checked = None;
+        Ok(())
+    }
+
+    /// How it has ended.
+    pub(crate) fn check_ended(&self) -> Option<i32> {
+        self.checked
+    }
+
     /// The exit code of the command, or 128 plus the number of the signal that ended it, which may have no name.
-    fn ended(&self, status: WaitStatus) -> Option<u8> {
+    fn ended(&self, status: &WaitIdStatus) -> Option<u8> {
         let signal = status.terminating_signal();
         let code = status.exit_status().or_else(|| Some(i32::from(exit::SIGNAL) + signal?))?;
-        // A program that handles Ctrl-C may end with the code of a death by it.
-        let is_key = signal.is_some() || self.terminal.is_some();
+        // A program that handles Ctrl-C may end with the code of a death by it; but one that reads each key itself, as a menu does,
+        // has a reason of its own for such a code.
+        let is_key = signal.is_some() || self.terminal.as_ref().is_some_and(|terminal| terminal.has_keys);
         let key = Signal::try_from(code - i32::from(exit::SIGNAL)).ok().filter(|_| is_key);
         key.inspect(|key| death::ended_by(*key, self.terminal.is_some()));
         Some(u8::try_from(code & 0xff).expect("BUG: masked to a byte"))
@@ -196,7 +230,7 @@ impl Child {
                 self.hang_up();
             }
         } else {
-            self.suspend_us(was_asked);
+            self.suspend_us(was_asked, why);
         }
         if leases.check().is_err() {
             // Immediately, without handling a signal first: another holder may run by now.
@@ -210,13 +244,14 @@ impl Child {
         self.family.signal(Signal::SIGCONT);
     }
 
-    fn suspend_us(&mut self, was_asked: bool) {
+    fn suspend_us(&mut self, was_asked: bool, why: i32) {
         // Stops as TSTP does, which `tenure` handles.
         let stop = Signal::SIGTTIN;
         self.was_suspended = true;
+        let terminal = self.terminal.take().filter(|_| !is_for_a_terminal(why));
         if was_asked {
             let _ = tenure::command::suspend(|| raise(stop));
-        } else if let Some(terminal) = self.terminal.take() {
+        } else if let Some(terminal) = terminal {
             terminal.take_back(false);
             // Ctrl-Z went to the command's group; it was meant for the whole job.
             let _ = tenure::command::suspend(|| killpg(getpgrp(), stop));
@@ -244,6 +279,7 @@ impl Child {
     /// this, the watcher process does the rest at `deadline`.
     pub(crate) async fn stop(&mut self, kill_at: Moment, deadline: Deadline) {
         self.mind(deadline);
+        self.family.end_check();
         self.family.signal(Signal::SIGTERM);
         // A stopped process receives it only after it continues.
         self.family.signal(Signal::SIGCONT);
@@ -291,6 +327,8 @@ impl Child {
 
     /// Cleans up after the command has ended.
     pub(crate) fn bury(self, was_killed: bool) {
+        self.family.end_check();
+        let _ = waitpid(raw(self.family.command), WaitOptions::NOHANG);
         if let Some(terminal) = &self.terminal {
             terminal.take_back(was_killed);
         }
@@ -378,23 +416,37 @@ fn opens(gate: &str) -> io::Result<bool> {
     Ok(said? == 1)
 }
 
-/// The terminal on the standard input, if this process group has its foreground.
+/// The controlling terminal, if this process group has its foreground. The standard input may be something else: `sudo`, `ssh` and
+/// `psql` ask on the terminal.
 struct Terminal {
     settings: Option<Termios>,
+    /// Ctrl-C is a signal there, as far as is known.
+    has_keys: bool,
 }
 
 impl Terminal {
     fn in_foreground() -> Option<Self> {
-        let ours = stdin().is_terminal() && tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp());
-        ours.then(|| Self { settings: tcgetattr(stdin()).ok() })
+        let tty = Self::open()?;
+        let is_ours = tcgetpgrp(&tty).is_ok_and(|group| group == getpgrp());
+        is_ours.then(|| Self { settings: tcgetattr(&tty).ok(), has_keys: true })
+    }
+
+    /// `/dev` may be empty.
+    fn open() -> Option<OwnedFd> {
+        let tty = File::open("/dev/tty").map(OwnedFd::from);
+        tty.or_else(|_| stdin().as_fd().try_clone_to_owned()).ok()
+    }
+
+    fn look(&mut self) {
+        let now = Self::open().and_then(|tty| tcgetattr(tty).ok());
+        self.has_keys = now.is_none_or(|now| now.local_flags.contains(LocalFlags::ISIG));
     }
 
     /// How the command gets the input of the terminal: immediately, never (a read is an error, as it would be for
     /// `tenure`), or when it asks.
     fn keyboard(given: Option<&Self>) -> &'static str {
-        // Independent of the standard input: a command opens the terminal by this name.
         let is_elsewhere =
-            || File::open("/dev/tty").is_ok_and(|tty| tcgetpgrp(tty).is_ok_and(|group| group != getpgrp()));
+            || Self::open().is_some_and(|tty| tcgetpgrp(tty).is_ok_and(|group| group != getpgrp()));
         match given {
             Some(_) => GIVEN,
             None if is_elsewhere() && processes::are_orphaned() => REFUSED,
@@ -405,14 +457,15 @@ impl Terminal {
     /// Makes this process group the one that reads from the terminal and gets its signals.
     fn give_to(group: Pid) {
         // OK in the background, because TTOU is blocked in all processes of `tenure`.
-        let _ = tcsetpgrp(stdin(), group);
+        let _ = Self::open().map(|tty| tcsetpgrp(tty, group));
     }
 
     /// Takes the terminal back, and resets it if the command was killed.
     fn take_back(&self, child_was_killed: bool) {
         Self::give_to(getpgrp());
         if let Some(settings) = self.settings.as_ref().filter(|_| child_was_killed) {
-            let _ = tcsetattr(stdin(), SetArg::TCSADRAIN, settings);
+            // Not when all is written: the output of the terminal may be stopped.
+            let _ = Self::open().map(|tty| tcsetattr(tty, SetArg::TCSANOW, settings));
         }
     }
 }
@@ -430,6 +483,3 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// How many processes are named in a line.
 const SHOWN: usize = 10;
-
-/// The maximum number of changed children that one check handles.
-const MOST: usize = 1024;

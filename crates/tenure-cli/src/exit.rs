@@ -26,8 +26,8 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// Plus the number of a signal.
 pub(crate) const SIGNAL: u8 = 128;
 
-/// How long the last lines may take to be written.
-pub(crate) const LAST_LINES: Duration = Duration::from_secs(1);
+/// How long the last lines may take to be written. Nothing is held by then, and the reader may be a pager.
+pub(crate) const LAST_LINES: Duration = Duration::from_secs(30);
 
 /// Why `tenure` ends, other than with the command's own exit code.
 #[derive(Debug)]

@@ -150,6 +150,7 @@ pub(crate) async fn attach(global: &Global, args: Attach) -> Result<u8, Stop> {
     let mut started = Started::new(global, &task, LockNames::only(name.clone())).await?;
     outlives_its_process(started.locks(), "another one cannot go on with it")?;
     refuse_of_a_run(global, &mut started, &name, owner).await?;
+    started.may_linger()?;
     let attached = match ask_to_attach(global, &mut started, &name, owner).await {
         Err(stop) if started.must_shorten(&stop)? => {
             ask_to_attach(global, &mut started, &name, owner).await?
@@ -180,7 +181,7 @@ async fn refuse_of_a_run(
     owner: OwnerId,
 ) -> Result<(), Stop> {
     let (question, locks) =
-        (Question::new(global, "looking at the lease").about(name), started.locks().clone());
+        (Question::new(global, "attaching to the lease").about(name), started.locks().clone());
     let view = question.answered(started.signals().asked_to_end(), locks.inspect(name)).await?;
     let owner = owner.to_string();
     let held = view.holders.into_iter().find(|holder| holder.owner == owner);

@@ -10,6 +10,7 @@ use std::{
 };
 
 use indicatif::TermLike;
+use tenure::backend::Timing;
 
 use crate::text;
 
@@ -202,7 +203,9 @@ fn moved(n: usize, to: char) -> String {
 }
 
 /// How long a line may take to be written before its author goes on.
-const SOON: Duration = Duration::from_millis(50);
+const SOON: Duration = Duration::from_millis(20);
+// The author may hold a lease of the shortest ttl.
+const _: () = assert!(5 * SOON.as_millis() <= Timing::MIN_TTL.as_millis());
 /// How many lines wait for a reader.
 const MOST: usize = 256;
 

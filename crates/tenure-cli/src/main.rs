@@ -11,6 +11,7 @@ mod doctor;
 mod drift;
 mod every;
 mod exit;
+mod health;
 mod lease;
 mod lines;
 mod live;
@@ -106,13 +107,15 @@ fn main_loop(cli: Cli) -> ExitCode {
     // A name lookup that hangs must not delay the exit: nothing that is left there matters any more.
     runtime.shutdown_background();
     let code = match done {
-        Ok(code) => code,
+        Ok(code) => {
+            lines::flush(exit::LAST_LINES);
+            code
+        }
         Err(stop) => {
             exit::say(&stop);
             stop.code()
         }
     };
-    lines::flush(exit::LAST_LINES);
     if let Ok(ourselves) = processes::ourselves() {
         death::die_if(code, &ourselves);
     }

@@ -1,5 +1,5 @@
-//! The processes that work under the lock: the command's process group, and its descendants in other groups. They
-//! are found among the processes of this session, which `/proc` shows: parent, group, alive or dead.
+//! The processes that work under the lock: the command's process group, and its descendants in other groups and sessions.
+//! `/proc` shows them: parent, group, alive or dead.
 
 use std::{
     collections::HashSet,
@@ -23,22 +23,24 @@ use crate::{
     nested,
 };
 
-/// The command, its process group, and its descendants in this session. A process with its own session is a daemon,
-/// and does not belong to it.
+/// The command, its process group, and its descendants, also those with a session of their own, as `su -c` makes one. Once the
+/// ancestors of such a process have ended by themselves, it is a daemon, and does not belong to it.
 #[derive(Clone, Debug)]
 pub(crate) struct Family {
-    /// The command. It is the leader of its group at the start.
+    /// The command. It is the leader of its group at the start. Where `tenure` adopts orphans, it waits for the command only when
+    /// all have ended: until then neither the pid nor the number of the group can become another's.
     pub(crate) command: Pid,
-    /// `tenure` has waited for the command: its pid, and so the number of its group, may be another's by now. Only where what
-    /// is left of the command is found without it.
-    pub(crate) is_reaped: bool,
     /// `tenure`, the parent of the command.
     pub(crate) tenure: Pid,
     /// The watcher: a child of `tenure` that does not belong to the family.
     pub(crate) watcher: Option<Pid>,
+    /// A check of the command's health: the same.
+    pub(crate) check: Option<Pid>,
     pub(crate) scope: Scope,
     /// The owner of the lock, which is in the environment of all descendants of the command.
     pub(crate) owner: String,
+    /// Those that were sent TERM or KILL: if their parents end first, they are no daemons.
+    pub(crate) known: HashSet<ProcessKey>,
 }
 
 /// How to find the descendants of the command that left its group. By default they are not found.
@@ -63,11 +65,14 @@ impl Family {
     }
 
     /// Sends a signal to all processes. False without the permission for one of them, as after a change of user.
-    pub(crate) fn signal(&self, signal: Signal) -> bool {
-        let mut in_reach = self.is_reaped || killpg(self.command, signal) != Err(Errno::EPERM);
+    pub(crate) fn signal(&mut self, signal: Signal) -> bool {
+        // First, because a process that has lost its parent is not found by it any more.
         let all = self.all().unwrap_or_else(|_| self.command().into_iter().collect());
-        let is_alone =
-            |process: &&Process| !process.is_dead && (self.is_reaped || process.group != self.command);
+        if matches!(signal, Signal::SIGTERM | Signal::SIGKILL) {
+            self.known.extend(all.iter().map(Process::known));
+        }
+        let mut in_reach = killpg(self.command, signal) != Err(Errno::EPERM);
+        let is_alone = |process: &&Process| !process.is_dead && process.group != self.command;
         for process in all.iter().filter(is_alone) {
             in_reach &= process.signal(signal as i32);
         }
@@ -77,6 +82,10 @@ impl Family {
     /// True once no process is left that can run. A dead process stays in its group until its parent waits for it,
     /// perhaps forever: it does not count.
     pub(crate) fn is_gone(&self) -> bool {
+        // Of those that are there, one is found without a look at all processes of the machine.
+        if self.scope.adopts && self.descendants().iter().any(|process| !process.is_dead) {
+            return false;
+        }
         let is_empty = kill(Pid::from_raw(-self.command.as_raw()), None) == Err(Errno::ESRCH);
         // Where `tenure` adopts orphans, this could be read before, and will be again: until then, processes that
         // left the group are unknown.
@@ -132,10 +141,47 @@ impl Family {
                 self.count_child(pid, &mut all);
             }
         }
+        for known in self.known.iter().filter_map(|key| still(*key)) {
+            if !lists(&all, known.pid) {
+                all.push(known);
+            }
+        }
         let tree = self.tree(&all);
-        all.retain(|process| !self.is_reaped && process.group == self.command || tree.contains(&process.pid));
-        all.retain(|process| Some(process.pid) != self.watcher);
+        all.retain(|process| process.group == self.command || tree.contains(&process.pid));
+        with_descendants(&mut all);
+        all.retain(|process| !self.is_helper(process.pid));
         Ok(all)
+    }
+
+    /// Those that are found from parent to child, so at a cost that does not grow with the machine: all, but for what the system
+    /// leaves out of a list while another process ends.
+    pub(crate) fn descendants(&self) -> Vec<Process> {
+        let is_here = |pid: &Pid| getsid(Some(*pid)) == getsid(None);
+        let children = self.children().unwrap_or_default().into_iter().filter(is_here);
+        let roots = children.filter_map(Process::look).filter(|root| self.adopted(root));
+        let mut all: Vec<Process> = self.command().into_iter().collect();
+        all.extend(roots.filter(|root| root.pid != self.command));
+        with_descendants(&mut all);
+        all
+    }
+
+    fn is_helper(&self, pid: Pid) -> bool {
+        [self.watcher, self.check].contains(&Some(pid))
+    }
+
+    /// Ends a check that still runs: its answer is of no use.
+    pub(crate) fn end_check(&self) {
+        if let Some(check) = self.check {
+            // `tenure` has not waited for it: the number is its own.
+            let _ = killpg(check, Signal::SIGKILL);
+        }
+    }
+
+    /// The children of `tenure` but for the command, as far as they are known.
+    pub(crate) fn others(&self) -> Vec<Pid> {
+        let found = if self.scope.adopts { self.children().unwrap_or_default() } else { Vec::new() };
+        let others = found.into_iter().filter(|pid| *pid != self.command && !self.is_helper(*pid));
+        others.chain(self.watcher).chain(self.check).collect()
     }
 
     /// The children of `tenure`. If it adopts orphans, each living process of the family is one of them or has one
@@ -164,14 +210,16 @@ impl Family {
         let Scope { adopts, before } = &self.scope;
         let is_marked = || child.environment().is_none_or(|all| nested::is_under(&all, &self.owner));
         *adopts
-            && Some(child.pid) != self.watcher
+            && !self.is_helper(child.pid)
             && !before.contains(&child.known())
             && (before.is_empty() || is_marked())
     }
 
     fn tree(&self, all: &[Process]) -> HashSet<Pid> {
         let is_root = |process: &Process| {
-            process.pid == self.command || (process.parent == Some(self.tenure) && self.adopted(process))
+            process.pid == self.command
+                || self.known.contains(&process.known())
+                || (process.parent == Some(self.tenure) && self.adopted(process))
         };
         let mut tree: HashSet<Pid> = all.iter().filter(|p| is_root(p)).map(|p| p.pid).collect();
         loop {
@@ -184,6 +232,47 @@ impl Family {
             }
         }
     }
+}
+
+fn lists(all: &[Process], pid: Pid) -> bool {
+    all.iter().any(|process| process.pid == pid)
+}
+
+/// The process of this key, if it is still there.
+fn still(key: ProcessKey) -> Option<Process> {
+    Process::look(Pid::from_raw(key.0)).filter(|process| process.known() == key)
+}
+
+/// Adds the descendants of all of them, in any session.
+fn with_descendants(all: &mut Vec<Process>) {
+    let mut next = 0;
+    while let Some(parent) = all.get(next).map(|process| process.pid) {
+        next += 1;
+        for pid in children_of_all_threads(parent) {
+            if !lists(all, pid) {
+                all.extend(Process::look(pid).map(|child| Process { parent: Some(parent), ..child }));
+            }
+        }
+    }
+}
+
+/// What is left of a command whose `tenure` has died: of those that were seen, of its group, and of the session by the owner in
+/// the environment; and the descendants of all of them.
+pub(crate) fn orphans(command: ProcessKey, seen: &HashSet<ProcessKey>, owner: &str) -> Vec<Process> {
+    let group = Pid::from_raw(command.0);
+    // Waited for by process 1, the number may be another's by now.
+    let is_its = Process::look(group).is_none_or(|leader| leader.known() == command);
+    let is_marked =
+        |process: &Process| process.environment().is_some_and(|all| nested::is_under(&all, owner));
+    let mut all: Vec<Process> = seen.iter().filter_map(|key| still(*key)).collect();
+    let session = getsid(None).map_err(Into::into).and_then(of_session).unwrap_or_default();
+    for process in session {
+        if !lists(&all, process.pid) && (is_its && process.group == group || is_marked(&process)) {
+            all.push(process);
+        }
+    }
+    with_descendants(&mut all);
+    all
 }
 
 impl Scope {
@@ -262,7 +351,7 @@ impl Process {
     }
 
     /// Identifies it, different from a later process with the same pid.
-    fn known(&self) -> ProcessKey {
+    pub(crate) fn known(&self) -> ProcessKey {
         (self.pid.as_raw(), self.born)
     }
 
@@ -290,6 +379,11 @@ impl Process {
 
 /// A pid and the start time of the process.
 pub(crate) type ProcessKey = (i32, u64);
+
+/// That of a process that has just been started.
+pub(crate) fn key(pid: Pid) -> ProcessKey {
+    Process::look(pid).map_or((pid.as_raw(), 0), |process| process.known())
+}
 
 /// What `/proc` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -319,14 +413,14 @@ fn look_around() -> ProcFacts {
     if is_outer || (is_there && link != Some(us.to_string().into())) {
         return ProcFacts::Others;
     }
-    let is_listed = || getsid(None).ok().is_some_and(|session| lists(session, us));
+    let is_listed = || getsid(None).ok().is_some_and(|session| shows(session, us));
     match children(us).is_ok() && is_listed() {
         true => ProcFacts::Ours,
         false => ProcFacts::Little,
     }
 }
 
-fn lists(session: Pid, pid: Pid) -> bool {
+fn shows(session: Pid, pid: Pid) -> bool {
     of_session(session).is_ok_and(|all| all.iter().any(|one| one.pid == pid && one.born != 0))
 }
 
@@ -351,6 +445,14 @@ fn children(parent: Pid) -> io::Result<Vec<Pid>> {
     Ok(list.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect())
 }
 
+/// The children of a process, whichever of its threads has started them.
+fn children_of_all_threads(parent: Pid) -> Vec<Pid> {
+    let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+    let list = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+    let all: String = threads.map(list).collect::<Vec<_>>().join(" ");
+    all.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
+}
+
 /// True if this process group is orphaned: no process in it has a parent in another group of the session. Then the
 /// system does not suspend a process that uses the terminal, but returns an error. False if `/proc` does not show
 /// it.
@@ -362,6 +464,12 @@ pub(crate) fn are_orphaned() -> bool {
     let cares = |parent: Pid| getsid(Some(parent)) == Ok(session) && getpgid(Some(parent)) != Ok(group);
     let Ok(all) = of_session(session) else { return false };
     !all.iter().any(|process| process.group == group && process.parent.is_some_and(cares))
+}
+
+/// True if this process has our command line. One that is not seen has not.
+pub(crate) fn is_our_twin(pid: u32) -> bool {
+    let line = |whose: &str| fs::read(format!("/proc/{whose}/cmdline")).ok().filter(|line| !line.is_empty());
+    line("self").is_some_and(|ours| line(&pid.to_string()) == Some(ours))
 }
 
 /// The path of this program, even if its file has been replaced since.
@@ -459,8 +567,6 @@ impl Stat {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::CommandExt;
-
     use super::*;
 
     const REST: &str = "S 7 8 9 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 12345 99";
@@ -493,37 +599,17 @@ mod tests {
     fn a_child_whose_parent_cannot_be_read_is_one_of_the_family() {
         let (tenure, child) = (Pid::from_raw(5), Pid::from_raw(7));
         let family = Family {
-            is_reaped: false,
             command: Pid::from_raw(6),
             tenure,
             watcher: Some(Pid::from_raw(8)),
+            check: None,
             scope: Scope { adopts: true, before: Vec::new() },
             owner: String::new(),
+            known: HashSet::new(),
         };
         let mut all = vec![Process { pid: child, group: child, parent: None, born: 0, is_dead: false }];
         assert!(family.tree(&all).is_empty(), "nothing tells whose child it is");
         family.count_child(child, &mut all);
         assert_eq!(family.tree(&all), HashSet::from([child]));
-    }
-
-    /// After the command was waited for, its number was signalled still: a stranger that had got it was killed.
-    #[test]
-    fn a_number_that_may_be_anothers_is_not_signalled() {
-        let mut stranger =
-            std::process::Command::new("sleep").arg("60").process_group(0).spawn().expect("it starts");
-        let pid = Pid::from_raw(i32::try_from(stranger.id()).unwrap());
-        // Its parent is none that it could be a child of `tenure` by.
-        let family = |is_reaped| Family {
-            command: pid,
-            is_reaped,
-            tenure: pid,
-            watcher: None,
-            scope: Scope { adopts: true, before: Vec::new() },
-            owner: String::new(),
-        };
-        assert!(family(true).signal(Signal::SIGKILL) && family(true).is_gone());
-        assert_eq!(stranger.try_wait().unwrap(), None, "it lives");
-        family(false).signal(Signal::SIGKILL);
-        stranger.wait().unwrap();
     }
 }

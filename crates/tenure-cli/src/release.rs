@@ -70,14 +70,15 @@ impl Release<'_> {
             kept = join_all(each) => kept.into_iter().collect::<Result<(), _>>(),
             () = pause(patience) => Err(format!("{} does not answer", self.place)),
         };
-        if !self.quiet {
-            let (name, linger) = (self.name, text::seconds(linger));
-            exit::warn(&match kept {
-                Ok(()) => format!(
-                    "{name}: the command did not end well; the lock stays taken for {linger} (--linger)"
-                ),
-                Err(why) => format!("{name}: not kept for {linger} (--linger): {why}. {}", self.free()),
-            });
+        let (name, linger) = (self.name, text::seconds(linger));
+        match kept {
+            Ok(()) if self.quiet => {}
+            Ok(()) => exit::warn(&format!(
+                "{name}: the command did not end well; the lock stays taken for {linger} (--linger)"
+            )),
+            Err(why) => {
+                exit::warn(&format!("{name}: not kept for {linger} (--linger): {why}. {}", self.free()));
+            }
         }
     }
 

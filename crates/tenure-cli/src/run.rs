@@ -16,6 +16,7 @@ use crate::{
     child::{Child, ChildChange, Under},
     every::Every,
     exit::{self, Stop},
+    health::Health,
     nested::{self, Nesting},
     processes::Scope,
     release::Release,
@@ -162,7 +163,26 @@ impl<'a> Started<'a> {
             answer => answer?,
         };
         self.waited = began.elapsed(TokioHost.now());
+        if let Err(stop) = self.may_linger() {
+            drop(guards);
+            drained(&self.locks, LEAVE_PATIENCE, pending()).await;
+            return Err(stop);
+        }
         Ok(guards)
+    }
+
+    /// Refuses `--linger` before the command starts if the store has said that it grants less: at its end it would be too late.
+    pub(crate) fn may_linger(&self) -> Result<(), Stop> {
+        let (promises, linger) = (self.locks.promises(), self.task.hold.linger);
+        match linger.filter(|linger| linger.ttl() > promises.served_ttl) {
+            Some(_) => Err(Stop::usage(format!(
+                "--linger: this {} grants {} at most as yet",
+                promises.backend,
+                text::seconds(promises.served_ttl)
+            ))
+            .of(&self.wanted)),
+            None => Ok(()),
+        }
     }
 
     /// True if the store refused the default ttl and has said that it grants less, as it does while a larger `max_ttl` is
@@ -224,8 +244,19 @@ impl<'a> Started<'a> {
         let release = Release { locks: &self.locks, name, place, quiet, is_verbose, ttl: self.ttl };
         let (task, stopping, waited, every) = (self.task, self.stopping, self.waited, self.every.as_ref());
         let turn = None;
-        let mut held =
-            LockedCommand { task, name, stopping, guard, leases, first, waited, is_verbose, release, every, turn };
+        let mut held = LockedCommand {
+            task,
+            name,
+            stopping,
+            guard,
+            leases,
+            first,
+            waited,
+            is_verbose,
+            release,
+            every,
+            turn,
+        };
         let signals = &mut self.signals;
         let skipped = match before(signals).await {
             Ok(()) => held.may_start(signals).await,
@@ -484,6 +515,9 @@ impl LockedCommand<'_> {
                 self.say_how_it_went(since);
                 if let Some(linger) = self.task.hold.linger {
                     self.release.lingering(self.guard, linger.ttl(), signals).await;
+                } else if !daemons.is_empty() {
+                    // They work on: only the ttl says when another owner may.
+                    self.guard.detach();
                 } else if is_planned {
                     // Validity ends with it; the lease on the store lasts longer.
                     let left = self.release.ttl;
@@ -523,7 +557,7 @@ impl LockedCommand<'_> {
         self.say_how_it_went(since);
         let task = self.task;
         // By a signal, or after one that asked it to end.
-        let is_bad = code >= exit::SIGNAL || code != 0 && signals.is_asked();
+        let is_bad = code >= exit::SIGNAL || code != 0 && (signals.is_asked() || signals.was_passed_on());
         let lost = match (stayed, task.hold.linger.filter(|_| is_bad)) {
             (Ok(()), Some(linger)) => {
                 self.release.lingering(self.guard, linger.ttl(), signals).await;
@@ -587,6 +621,7 @@ impl LockedCommand<'_> {
         // When the command ended, until a line names the processes that it left.
         let mut over = None;
         let mut is_said = self.release.quiet;
+        let mut health = self.task.health.as_ref().map(|(line, every)| Health::new(line, *every));
         loop {
             let change = child.look();
             if child.mind(self.stopping.deadline(&self.guard)) {
@@ -617,7 +652,12 @@ impl LockedCommand<'_> {
                     }
                 }
                 ChildChange::Suspended(why) => child.suspend_with(why, &self.guard),
-                ChildChange::None => {}
+                ChildChange::None => {
+                    if let Some(why) = health.as_mut().and_then(|health| health.failed(child)) {
+                        self.kill_at(steady(TokioHost.now() + self.stopping.grace), child).await;
+                        return Err(Over { why, advice: "", is_planned: true });
+                    }
+                }
             }
             // At each check, because a process may have started another one. The lock stays held until all have ended.
             if signals.is_insisted() {
@@ -735,7 +775,7 @@ struct Over {
     why: String,
     /// What to do.
     advice: &'static str,
-    /// `--max-hold` is over, and nothing is wrong with the lease or the store.
+    /// By `--max-hold` or `--health`, and nothing is wrong with the lease or the store.
     is_planned: bool,
 }
 
@@ -758,7 +798,8 @@ fn still_running(daemons: &[nix::unistd::Pid]) -> String {
     let pids: Vec<String> = daemons.iter().map(ToString::to_string).collect();
     let pids = pids.join(", ");
     format!(
-        ". Still running: pid {pids} (started its own session, setsid). It may overlap with the next holder"
+        ". Still running: pid {pids} (started its own session, setsid). It may overlap with the next holder; a lease that \
+         is left is not released"
     )
 }
 
@@ -770,6 +811,8 @@ pub(crate) struct Task {
     /// The command is a line for a shell.
     is_line: bool,
     argv: Vec<OsString>,
+    /// What says whether it works, and how often that is asked.
+    health: Option<(OsString, Duration)>,
 }
 
 impl Task {
@@ -845,22 +888,23 @@ impl Task {
 impl From<&Run> for Task {
     fn from(args: &Run) -> Self {
         let Run { ttl, hold, lost_exit_code, command, .. } = *args;
-        Self { ttl, hold, lost_exit_code, is_line: command, argv: args.argv.clone() }
+        Self { ttl, hold, lost_exit_code, is_line: command, argv: args.argv.clone(), health: None }
     }
 }
 
 impl From<&Attach> for Task {
     fn from(args: &Attach) -> Self {
         let Attach { ttl, hold, lost_exit_code, command, .. } = *args;
-        Self { ttl, hold, lost_exit_code, is_line: command, argv: args.argv.clone() }
+        Self { ttl, hold, lost_exit_code, is_line: command, argv: args.argv.clone(), health: None }
     }
 }
 
 impl From<&Lead> for Task {
     fn from(args: &Lead) -> Self {
-        let Lead { ttl, grace, command, .. } = *args;
-        let hold = HoldArgs { grace, ..HoldArgs::default() };
-        Self { ttl, hold, lost_exit_code: exit::LOST, is_line: command, argv: args.argv.clone() }
+        let Lead { ttl, grace, max_hold, command, health_every, .. } = *args;
+        let hold = HoldArgs { grace, max_hold, ..HoldArgs::default() };
+        let health = args.health.clone().map(|line| (line, health_every));
+        Self { ttl, hold, lost_exit_code: exit::LOST, is_line: command, argv: args.argv.clone(), health }
     }
 }
 

@@ -3,7 +3,8 @@
 
 use std::{
     ffi::{CString, OsStr, OsString},
-    fs, io,
+    fs::{self, File},
+    io,
     os::unix::{
         ffi::OsStringExt,
         process::{CommandExt, parent_id},
@@ -14,9 +15,12 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::signal::{
-    SigSet, SigmaskHow,
-    Signal::{self, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTTOU, SIGXFSZ},
+use nix::{
+    sys::signal::{
+        SigSet, SigmaskHow,
+        Signal::{self, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTTOU, SIGXFSZ},
+    },
+    unistd::{getpgrp, tcgetpgrp},
 };
 use tenure::backend::{Host, Moment, TokioHost};
 use tokio::signal::unix::{SignalKind, signal};
@@ -41,6 +45,8 @@ pub(crate) struct Signals {
     asked: Option<(Signal, Moment)>,
     /// And once more.
     is_insisted: bool,
+    /// One of them, or HUP or QUIT, was passed on to the command.
+    was_passed_on: bool,
 }
 
 impl Signals {
@@ -50,7 +56,7 @@ impl Signals {
             asking.extend(listen_unless_ignored(signal as i32)?.map(|stream| (signal, stream)));
         }
         let (others, stop, child) = (Vec::new(), None, listen(Signal::SIGCHLD as i32)?);
-        Ok(Self { asking, others, stop, child, asked: None, is_insisted: false })
+        Ok(Self { asking, others, stop, child, asked: None, is_insisted: false, was_passed_on: false })
     }
 
     /// The same for a verb that runs a command. Signals for the command are dropped until it has started.
@@ -89,6 +95,11 @@ impl Signals {
         self.is_insisted
     }
 
+    /// The command was asked to end, as by a terminal that was closed.
+    pub(crate) fn was_passed_on(&self) -> bool {
+        self.was_passed_on
+    }
+
     /// Waits for one more signal to end: INT or TERM may have come before, while the command ran.
     pub(crate) async fn insisted(&mut self) -> Signal {
         loop {
@@ -111,12 +122,14 @@ impl Signals {
                 number = next(&mut self.others) => return Some(number),
                 () = stopped(&mut self.stop) => return Some(Signal::SIGTSTP as i32),
             };
+            self.was_passed_on = true;
             // HUP may mean "read your settings again", and QUIT "show your threads".
             let now = TokioHost.now();
             match self.asked {
-                _ if !matches!(signal, SIGINT | SIGTERM) => {}
+                _ if !matches!(signal, SIGINT | SIGTERM) || is_key(signal) => {}
                 None => self.asked = Some((signal, now)),
                 Some((first, at)) if first == signal && at.elapsed(now) < ECHO => continue,
+                Some((_, at)) if at.elapsed(now) < AGAIN => {}
                 Some(_) => self.is_insisted = true,
             }
             return Some(signal as i32);
@@ -126,6 +139,16 @@ impl Signals {
 
 /// What comes again so soon is the same signal: `timeout` sends TERM to the process and then to its group.
 const ECHO: Duration = Duration::from_millis(20);
+/// And so soon it may be of the same stop, which reaches `tenure` on two ways: a service ends each of its processes, and one of them
+/// passes that on.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Whether Ctrl-C was pressed in a job of which `tenure` has the keyboard, as behind a pipe. It goes to the command as often as it is
+/// pressed.
+fn is_key(signal: Signal) -> bool {
+    let has_keyboard = |tty: File| tcgetpgrp(tty).is_ok_and(|group| group == getpgrp());
+    signal == SIGINT && File::open("/dev/tty").is_ok_and(has_keyboard)
+}
 
 /// The signals that are passed on, other than those that end `tenure`: each that a process may send and that would end or wake
 /// the command.

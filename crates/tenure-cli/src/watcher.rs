@@ -6,6 +6,7 @@
 //! itself: [`watch`].
 
 use std::{
+    collections::HashSet,
     ffi::OsString,
     io::{self, ErrorKind, PipeReader, PipeWriter, Read, Stdin, Write, stdin, stdout},
     os::{fd::AsFd, unix::process::CommandExt},
@@ -18,7 +19,7 @@ use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::signal::{SigSet, Signal, kill},
-    unistd::{self, Pid, getpid, getsid},
+    unistd::{self, Pid, getpid},
 };
 use rustix::process::{WaitOptions, waitpid};
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,7 @@ use tenure::backend::{Host, Moment, TokioHost};
 
 use crate::{
     exit, nested,
-    processes::{self, Family, ProcessKey, Scope, raw},
+    processes::{self, Family, Process, ProcessKey, Scope, raw},
 };
 
 /// A process that ends the command if `tenure` cannot, and its successors. Dropping this ends it.
@@ -84,12 +85,6 @@ impl Watcher {
             // The messages that it sent before it ended can still be read.
             self.hear();
             self.process = None;
-        }
-        if let Some(watched) = self.watched.as_mut().filter(|watched| watched.command == pid.as_raw()) {
-            watched.is_reaped = true;
-            let message = Message::Watch(watched.clone());
-            // If it cannot be sent, it was killed just now: its successor is told.
-            let _ = self.process.as_mut().map(|process| say(&mut process.line, &message));
         }
     }
 
@@ -210,9 +205,7 @@ enum Message {
 /// The processes to watch.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Watched {
-    pub(crate) command: i32,
-    /// As in [`Family`].
-    pub(crate) is_reaped: bool,
+    pub(crate) command: ProcessKey,
     pub(crate) tenure: i32,
     pub(crate) adopts: bool,
     /// The owner, which is in the environment of all descendants of the command.
@@ -303,23 +296,29 @@ pub(crate) fn watch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     // A signal to all processes of a service is not for this one, which ends with `tenure`.
     let _ = SigSet::all().thread_block();
     let before: Vec<ProcessKey> = arguments.filter_map(|argument| read(argument.to_str()?)).collect();
-    let (mut inbox, mut watched, mut deadline) = (Inbox::new(), None, None::<Deadline>);
+    let (mut inbox, mut watched, mut deadline) = (Inbox::new(), None::<Watched>, None::<Deadline>);
+    // What was last seen at work: the death of `tenure` kills the command, whose children are then not found by their parent.
+    let mut seen = HashSet::new();
     loop {
         let left = deadline.map_or(CLOCKS, |deadline| deadline.first().remaining(TokioHost.now()));
         // In this order: after a stop it finds a deadline that has passed, and a message with a later one behind
         // it.
         let is_over = deadline.is_some_and(|deadline| deadline.first().is_over(TokioHost.now()));
+        if let Some(watched) = &watched {
+            let now = family(watched, Scope { adopts: watched.adopts, before: before.clone() }).descendants();
+            seen = now.iter().map(Process::known).collect();
+        }
         match inbox.receive(left.min(CLOCKS)) {
             Ok(Some(Message::Watch(whom))) => watched = Some(whom),
             Ok(Some(Message::Until(when))) => deadline = Some(when),
             Ok(None) => {
                 if let (Some(watched), Some(deadline), true) = (&watched, deadline, is_over) {
-                    end(&family(watched, Scope { adopts: watched.adopts, before }), deadline);
+                    end(&mut family(watched, Scope { adopts: watched.adopts, before }), deadline);
                     return ExitCode::from(exit::LOST);
                 }
             }
             Err(_) => {
-                watched.as_ref().inspect(|watched| kill_all(watched));
+                watched.as_ref().inspect(|watched| kill_all(watched, &seen));
                 return ExitCode::SUCCESS;
             }
         }
@@ -334,17 +333,18 @@ fn read(argument: &str) -> Option<ProcessKey> {
 fn family(watched: &Watched, scope: Scope) -> Family {
     let pid = Pid::from_raw;
     Family {
-        command: pid(watched.command),
-        is_reaped: watched.is_reaped,
+        command: pid(watched.command.0),
         tenure: pid(watched.tenure),
         watcher: Some(getpid()),
+        check: None,
         scope,
         owner: watched.owner.clone(),
+        known: HashSet::new(),
     }
 }
 
 /// `tenure` lives but is suspended: does its work, and sends it a message first, for when it continues.
-fn end(family: &Family, deadline: Deadline) {
+fn end(family: &mut Family, deadline: Deadline) {
     let _ = stdout().write_all(b"!").and_then(|()| stdout().flush());
     if deadline.wants_term() {
         family.signal(Signal::SIGTERM);
@@ -355,7 +355,7 @@ fn end(family: &Family, deadline: Deadline) {
     kill_until_gone(family);
 }
 
-fn kill_until_gone(family: &Family) {
+fn kill_until_gone(family: &mut Family) {
     let began = TokioHost.now();
     while !family.is_gone() && began.elapsed(TokioHost.now()) < DYING {
         family.signal(Signal::SIGKILL);
@@ -369,23 +369,19 @@ fn wait(family: &Family, until: Moment) {
     }
 }
 
-/// `tenure` is dead and no longer has children: processes outside the command's group are found by their
-/// environment.
-fn kill_all(watched: &Watched) {
-    let orphans = family(watched, Scope::default());
-    let carries_mark = |process: &processes::Process| {
-        process.environment().is_some_and(|all| nested::is_under(&all, &watched.owner))
-    };
+/// `tenure` is dead, and perhaps the command: the rest is what was seen, with its descendants, the group of the command, and each
+/// process of the session with the owner in its environment. Nothing is killed before all of it is known.
+fn kill_all(watched: &Watched, seen: &HashSet<ProcessKey>) {
+    let mut seen = seen.clone();
     let began = TokioHost.now();
     loop {
-        orphans.signal(Signal::SIGKILL);
-        let session = getsid(None).map_err(Into::into).and_then(processes::of_session).unwrap_or_default();
-        let is_of_it = |process: &&processes::Process| !process.is_dead && carries_mark(process);
-        let left: Vec<&processes::Process> = session.iter().filter(is_of_it).collect();
+        let left = processes::orphans(watched.command, &seen, &watched.owner);
+        let left: Vec<&Process> = left.iter().filter(|process| !process.is_dead).collect();
+        seen.extend(left.iter().map(|process| process.known()));
         for process in &left {
             process.signal(Signal::SIGKILL as i32);
         }
-        if (left.is_empty() && orphans.is_gone()) || began.elapsed(TokioHost.now()) >= DYING {
+        if left.is_empty() || began.elapsed(TokioHost.now()) >= DYING {
             return;
         }
         rest();
@@ -422,8 +418,7 @@ mod tests {
     #[test]
     fn a_message_is_one_short_line_and_read_as_it_was_written() {
         let at = |seconds| Moment { boot: Duration::from_secs(seconds), wall: Duration::new(seconds, 1) };
-        let watched =
-            Watched { command: 7, is_reaped: false, tenure: 1, adopts: true, owner: "0".repeat(48) };
+        let watched = Watched { command: (7, 9), tenure: 1, adopts: true, owner: "0".repeat(48) };
         for message in [Message::Watch(watched), Message::Until(Deadline::new(Some(at(u64::MAX)), at(9)))] {
             let line = serde_json::to_string(&message).unwrap();
             assert!(

@@ -342,29 +342,43 @@ fn a_lock_lingers_after_a_command_that_did_not_end_well() {
     assert!(ended.code == 79 && ended.err.contains("--max-hold 300ms reached"), "{ended:?}");
     assert!(!is_free());
     assert_eq!(stage.run(&["break", "job"]).code, 0);
-    // It was asked to end, and failed.
-    let asked = stage.start(&[
-        "run",
-        "--linger",
-        "1m",
-        "job",
-        "--",
-        "sh",
-        "-c",
-        "trap 'exit 3' TERM; echo >>up; sleep 60 & wait",
-    ]);
-    eventually("it runs", PATIENCE, || stage.path("up").exists().then_some(()));
-    asked.signal(Signal::SIGTERM);
-    assert_eq!(asked.ended().code, 3);
-    assert!(!is_free());
+    // It was asked to end, and failed; HUP, as of a terminal that is closed, left the lock free.
+    for signal in [Signal::SIGTERM, Signal::SIGHUP] {
+        let command = format!("trap 'kill $!; exit 3' {}; echo >>up; sleep 60 & wait", &signal.as_str()[3..]);
+        let asked = stage.start(&["run", "--linger", "1m", "job", "--", "sh", "-c", &command]);
+        eventually("it runs", PATIENCE, || stage.path("up").exists().then_some(()));
+        asked.signal(signal);
+        assert_eq!(asked.ended().code, 3);
+        assert!(!is_free(), "{signal}");
+        assert_eq!(stage.run(&["break", "job"]).code, 0);
+        fs::remove_file(stage.path("up")).unwrap();
+    }
 }
 
 /// The store does not grant a lease that long.
 #[test]
 fn a_lock_that_cannot_linger_is_refused_before_anything_runs() {
-    let stage = Stage::on_redis_with("?max_ttl=5s");
+    let mut stage = Stage::on_redis_with("?max_ttl=5s");
     stage
         .run(&["run", "--linger", "1m", "job", "--", "touch", "ran"])
         .complained(64, "--linger: redis accepts 5 s at most");
+    // While a larger one is rolled out, the server says so with the first grant.
+    stage.run(&["-q", "run", "job", "--", "true"]).silent(0);
+    let larger = stage.server().url("?max_ttl=2m");
+    let rolled_out = ["--url", &larger, "run", "--linger", "1m", "job", "--", "touch", "ran"];
+    stage.run(&rolled_out).complained(64, "job: --linger: this redis grants 5 s at most as yet");
+    stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
     assert!(!stage.path("ran").exists());
+}
+
+/// The one line of an error was lost if its reader rested for a second, as a pager does.
+#[test]
+fn the_line_of_an_error_waits_for_its_reader() {
+    let stage = Stage::new();
+    let script = "(yes | head -c 65536; $0 nosuchverb; echo $? >code) 2>&1 | (sleep 3; cat) | tail -n 1";
+    let mut command = stage.program("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_tenure")]);
+    let ended = stage.run_command(command);
+    assert!(ended.out.contains("nosuchverb") && ended.out.contains("[exit 64]"), "{ended:?}");
+    assert_eq!(stage.lines("code"), ["64"]);
 }

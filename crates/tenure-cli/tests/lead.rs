@@ -9,7 +9,7 @@ use std::{
 use nix::sys::signal::Signal;
 use tenure_testkit::{patience::eventually, proxy::Proxy};
 
-use crate::stage::{self, PATIENCE, Process, Stage, files::BEAT, scaled_ttl};
+use crate::stage::{self, PATIENCE, Process, Stage, files::BEAT, process::is_alive, scaled_ttl};
 
 /// Says its term, and that it is inside; two at once are found by the judge. Deaf to nothing.
 const LED: &str = "exec flock -n -E 99 judge sh -c 'echo $TENURE_TOKEN >>terms; echo $PPID >>leaders; while :; do sleep 0.05; done'";
@@ -112,6 +112,51 @@ fn a_robbed_leader_campaigns_again(stage: &Stage) {
     next_term(stage, 3);
     assert!(one.is_running());
     assert_eq!(one.said().matches(". Stopped the command. Campaigning again\n").count(), 3, "{}", one.said());
+}
+
+/// A leader that lived and did nothing led for ever.
+#[test]
+fn a_leader_whose_health_check_fails_or_hangs_makes_room() {
+    for (check, why) in [
+        (
+            "[ $(wc -l <terms) -gt 1 ]",
+            "stopped the command: the health check failed with code 1. Campaigning again",
+        ),
+        ("[ $(wc -l <terms) -gt 1 ] || sleep 60", "took longer than 0.4 s. Campaigning again"),
+        ("kill -9 $$", "failed with code 137. Campaigning again"),
+    ] {
+        let stage = Stage::new();
+        let health = ["lead", "--health", check, "--health-every", "400ms", "job", "--", "sh", "-c"];
+        let command = "echo $TENURE_TOKEN >>terms; echo $$ >pid; while :; do sleep 0.05; done";
+        let mut ill = stage.start(&[&health[..], &[command]].concat());
+        next_term(&stage, 0);
+        let first: i32 = stage.number("pid");
+        let waits = stage.start(&["run", "job", "--", "sh", "-c", "echo entered >>entered"]);
+        waits.ended().silent(0);
+        assert!(!is_alive(first) && ill.is_running(), "{}", ill.said());
+        next_term(&stage, 1);
+        eventually("the reason is said", PATIENCE, || ill.said().contains(why).then_some(()));
+    }
+}
+
+/// The same without a failure, and a check that succeeds changes nothing: not even with a job that it leaves.
+#[test]
+fn a_leader_steps_down_after_its_longest_term_and_not_before() {
+    let stage = Stage::new();
+    let command = "echo $TENURE_TOKEN >>terms; while :; do sleep 0.05; done";
+    let lead =
+        ["lead", "--max-hold", "3s", "--health", "echo >>checks", "--health-every", "200ms", "job", "--"];
+    let mut one = stage.start(&[&lead[..], &["sh", "-c", command]].concat());
+    next_term(&stage, 0);
+    eventually("it was asked often", PATIENCE, || (stage.lines("checks").len() > 5).then_some(()));
+    assert_eq!(stage.lines("terms").len(), 1);
+    next_term(&stage, 1);
+    assert!(
+        one.is_running() && one.said().contains("--max-hold 3s reached. Campaigning again"),
+        "{}",
+        one.said()
+    );
+    stage.run(&["lead", "--health-every", "1s", "job", "--", "true"]).complained(64, "--health");
 }
 
 /// The address of a leader is shown for as long as it leads, and it is that one's.

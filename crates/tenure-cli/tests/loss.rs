@@ -16,7 +16,7 @@ use tenure_testkit::patience::eventually;
 
 use crate::stage::{
     self, PATIENCE, Process, Stage, assert_within,
-    files::{BEAT, ENTER, HOLD},
+    files::{BEAT, DEAF_BEAT, ENTER, HOLD},
     process::{children, is_alive, state},
     scaled_ttl,
 };
@@ -343,6 +343,67 @@ fn what_left_the_group_works_under_the_lock(stage: &Stage) {
     stage.dies("pid.orphan");
 }
 
+/// L1: what had a session or an environment of its own went on beside the next holder after a `kill -9` of `tenure`: the death of the
+/// command hid whose child it was. It was said in `timeout … env -i`, in `su -c`, and by a title that is written over the environment.
+#[test]
+fn a_killed_tenure_takes_what_does_not_look_like_its_own() {
+    let clean = format!("env -i PATH=$PATH sh -c '{BEAT}' work");
+    for family in [
+        format!("exec setsid -w sh -c '{BEAT}' work"),
+        format!("timeout 60 {clean}"),
+        format!("set -m; {clean} & wait"),
+        format!("{clean} & exit 0"),
+    ] {
+        let stage = Stage::new();
+        let mut holder = stage.start(&["run", "--ttl", "1s", "job", "--", "bash", "-c", &family]);
+        stage.beats("work");
+        // The watcher looks each second.
+        std::thread::sleep(Duration::from_millis(1100));
+        holder.kill();
+        stage.dies("pid.work");
+    }
+}
+
+/// L1: a command in a session of its own that its parent waits for is stopped with it.
+#[test]
+fn a_session_that_is_waited_for_is_stopped() {
+    let stage = Stage::new();
+    let holder = stage.start(&["run", "job", "--", "setsid", "-w", "sh", "-c", DEAF_BEAT, "deaf"]);
+    stage.beats("deaf");
+    stage.run(&["-q", "break", "job"]).silent(0);
+    holder.ended().complained(79, "Stopped the command");
+    assert!(!is_alive(stage.number("pid.deaf")));
+}
+
+/// L1: a planned end released the lock beside a daemon that it named.
+#[test]
+fn a_lease_is_not_released_beside_a_daemon() {
+    let stage = Stage::new();
+    let family = format!("(setsid sh -c '{BEAT}' daemon &) ; exec sleep 60");
+    let ended = stage.run(&["run", "--ttl", "30s", "--max-hold", "1s", "job", "--", "sh", "-c", &family]);
+    ended.complained(79, "a lease that is left is not released");
+    stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
+    kill(Pid::from_raw(stage.number("pid.daemon")), Signal::SIGKILL).unwrap();
+}
+
+/// L1: once the command had ended, its pid was free for another process, which was signalled for it.
+#[test]
+fn the_pid_of_the_command_is_kept_while_what_it_left_works() {
+    let stage = Stage::new();
+    let family = format!("echo $$ >pid.command; sh -c '{BEAT}' left & exit 0");
+    let holder = stage.start(&["run", "job", "--", "sh", "-c", &family]);
+    stage.beats("left");
+    let command: u32 = stage.number("pid.command");
+    eventually("the command has ended", PATIENCE, || {
+        let stat = fs::read_to_string(format!("/proc/{command}/stat")).expect("its pid is not free");
+        stat.contains(") Z ").then_some(())
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(fs::exists(format!("/proc/{command}")).unwrap());
+    kill(Pid::from_raw(stage.number("pid.left")), Signal::SIGKILL).unwrap();
+    holder.ended().silent(0);
+}
+
 /// L1: while `tenure` cannot open anything, as where all of the system's files are open, it does not know who is left. Once
 /// it took that for nobody, and released the lock beside a job in a group of its own.
 #[test]
@@ -367,9 +428,10 @@ fn while_nobody_can_be_looked_for_nobody_is_gone() {
     holder.ended().silent(0);
 }
 
-/// What makes a session of its own is a daemon: neither waited for nor stopped, and at a loss that is said.
+/// What makes a session of its own, and whose parent has ended, is a daemon: neither waited for nor stopped, and at a loss that is
+/// said.
 fn a_daemon_is_neither_waited_for_nor_stopped(stage: &Stage) {
-    let family = format!("setsid sh -c '{BEAT}' daemon & until [ -e pid.daemon ]; do sleep 0.05; done");
+    let family = format!("(setsid sh -c '{BEAT}' daemon &) ; until [ -e pid.daemon ]; do sleep 0.05; done");
     stage.run(&["run", "job", "--", "sh", "-c", &family]).silent(0);
     let daemon: i32 = stage.number("pid.daemon");
     assert!(is_alive(daemon));

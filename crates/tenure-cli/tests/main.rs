@@ -30,6 +30,7 @@ mod lead;
 mod lines;
 mod loss;
 mod manual;
+mod matrix;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod nested;

@@ -6,6 +6,10 @@ use std::{
     thread,
 };
 
+use nix::{
+    sys::signal::{Signal, kill, killpg},
+    unistd::Pid,
+};
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use tenure_testkit::patience::eventually;
 
@@ -92,6 +96,14 @@ impl Screen {
 
     pub(crate) fn pid(&self) -> i32 {
         i32::try_from(self.program.process_id().unwrap()).unwrap()
+    }
+
+    /// Closes the terminal, as a connection that breaks does.
+    pub(crate) fn hang_up(&mut self) {
+        // What the system does to the leader of the session and to the foreground when the last master is closed.
+        let [leader, group] = [self.pid(), self.foreground()].map(Pid::from_raw);
+        let _ = kill(leader, Signal::SIGHUP);
+        let _ = killpg(group, Signal::SIGHUP);
     }
 
     /// The process group that reads what is typed.
