@@ -1,6 +1,6 @@
 //! The slots of a calendar in which `run --once-per` runs: hours, days, weeks and other durations, by the clock of a place.
 
-use std::{fmt, time::Duration};
+use std::{fmt, fs, io::ErrorKind, time::Duration};
 
 use jiff::{SignedDuration, Timestamp, civil, tz::TimeZone};
 
@@ -31,11 +31,20 @@ impl Period {
         self.0 + 2 * HOUR
     }
 
+    /// When the slot of now began, and the one before it, since the Unix epoch.
+    pub(crate) fn slots(self, zone: &TimeZone, now: Timestamp) -> (Duration, Duration) {
+        let began = self.began(zone, now);
+        let before =
+            i64::try_from(began.as_millis()).ok().and_then(|at| Timestamp::from_millisecond(at - 1).ok());
+        (began, before.map_or(began, |before| self.began(zone, before)))
+    }
+
     /// When the slot of now began, since the Unix epoch.
     ///
     /// Slots are counted by the clock on the wall of the place: from midnight if they are shorter than a day, so that the last
     /// one of a day may be short, and from a Monday at midnight if they are longer. So one of a day begins at midnight,
-    /// whatever the length of the day. An hour that the clock shows twice is two slots, but not two of longer ones.
+    /// whatever the length of the day. An hour that the clock shows twice is two slots, but not two of other ones; a slot that
+    /// would begin in an hour that it leaves out begins at the end of that hour.
     pub(crate) fn began(self, zone: &TimeZone, now: Timestamp) -> Duration {
         let local = zone.to_datetime(now);
         let first = if self.0 < 24 * HOUR { local.date() } else { civil::date(1970, 1, 5) };
@@ -44,12 +53,22 @@ impl Period {
         let into = local.duration_since(first).as_secs().rem_euclid(length);
         let nanos = SignedDuration::from_nanos(i64::from(local.subsec_nanosecond()));
         let into = SignedDuration::from_secs(into) + nanos;
-        let began = match self.0 <= HOUR {
+        let began = match HOUR.as_secs().is_multiple_of(self.0.as_secs()) {
             true => now.checked_sub(into).ok(),
-            false => zone.to_timestamp(local - into).ok(),
+            false => on_wall(zone, local - into),
         };
         let began = began.unwrap_or(now).as_duration();
         Duration::try_from(began).unwrap_or_default()
+    }
+}
+
+/// When the clock on the wall shows this for the first time, or what comes after it.
+fn on_wall(zone: &TimeZone, shown: civil::DateTime) -> Option<Timestamp> {
+    let at = zone.to_timestamp(shown).ok()?;
+    match zone.to_datetime(at) == shown {
+        true => Some(at),
+        // It leaves that out: `at` is as long after the change as what was asked for is after its hour began.
+        false => zone.preceding(at).next().map(|change| change.timestamp()),
     }
 }
 
@@ -71,16 +90,22 @@ const LONGEST: Duration = Duration::from_secs(180 * 24 * 3600);
 /// The zone of this host: that of `TZ`, or of its settings, or UTC if it has none.
 ///
 /// # Errors
-/// `TZ` names none that is known: days would be counted in another zone than those of the other hosts.
+/// It has one that is not known: days would be counted in another zone than those of the other hosts.
 pub(crate) fn zone_of_host() -> Result<TimeZone, Stop> {
     let is_named = std::env::var_os("TZ").is_some_and(|zone| !zone.is_empty());
+    let is_absent = || fs::symlink_metadata(SETTING).is_err_and(|error| error.kind() == ErrorKind::NotFound);
     match TimeZone::try_system() {
         Err(_) if is_named => {
             Err(Stop::usage("TZ names no time zone that is known: write one like Europe/Berlin, or use --tz"))
         }
+        Err(_) if !is_absent() => Err(Stop::usage(format!(
+            "{SETTING}, the time zone of this host, cannot be read: mend it, set TZ, or use --tz"
+        ))),
         zone => Ok(zone.unwrap_or(TimeZone::UTC)),
     }
 }
+
+const SETTING: &str = "/etc/localtime";
 
 /// A zone by its name, as `Europe/Berlin`.
 pub(crate) fn zone(name: &str) -> Result<TimeZone, String> {
@@ -125,6 +150,15 @@ mod tests {
             assert_eq!(slots("hour", place, from, to), hours, "{place} {from}");
             assert_eq!(slots("6h", place, from, to), 4, "{place} {from}");
             assert_eq!(slots("15m", place, from, to), hours * 4, "{place} {from}");
+        }
+        // What would begin between two and three o'clock begins at three: a run of that slot was counted for half an hour later,
+        // so it ran at each start until then.
+        for (period, number) in [("75m", 20), ("80m", 18), ("150m", 10), ("50m", 29)] {
+            assert_eq!(
+                slots(period, "Europe/Berlin", "2026-03-28T23:00Z", "2026-03-29T22:00Z"),
+                number,
+                "{period}"
+            );
         }
         assert_eq!(slots("week", "Europe/Berlin", "2026-10-18T22:00Z", "2026-10-25T23:00Z"), 1);
         assert_eq!(slots("day", "Europe/Berlin", "2026-10-18T22:00Z", "2026-10-25T23:00Z"), 7);

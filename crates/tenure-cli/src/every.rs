@@ -14,6 +14,7 @@ use crate::{
     args::{Global, Run},
     calendar::{Period, zone_of_host},
     exit::{self, Stop},
+    processes,
     signals::Signals,
     text,
     waiting::{Question, pause},
@@ -69,10 +70,12 @@ impl<'a> Every<'a> {
         }
     }
 
-    /// Completes once another process of this host with the same command stands first in the queue: one waiter is enough.
+    /// Completes once another process of this host with the same command line stands first in the queue: one waiter is enough.
     /// Otherwise a scheduler piles them up behind a job that hangs.
     pub(crate) async fn behind(&self, locks: &Locker, ours: &Label) -> Stop {
-        let is_same = |label: &&Label| (&label.host, &label.command) == (&ours.host, &ours.command);
+        let is_here = |label: &&Label| (&label.host, &label.command) == (&ours.host, &ours.command);
+        let is_same =
+            |label: &&Label| is_here(label) && (label.pid == ours.pid || processes::is_our_twin(label.pid));
         let mut rest = FIRST_LOOK;
         loop {
             pause(rest).await;
@@ -93,7 +96,7 @@ impl<'a> Every<'a> {
     /// The same under the lock, because another host may have run it during the wait. Returns the turn, which `count` needs.
     pub(crate) async fn skip_now(&self, signals: &mut Signals) -> Result<Result<Turn, u8>, Stop> {
         let turn = self.turn(signals, true).await?.map_err(|error| stop(&error).of(&self.name))?;
-        if let Some(ahead) = turn.as_ref().ok().and_then(Turn::ahead) {
+        if let Some(ahead) = turn.as_ref().ok().and_then(Turn::ahead).filter(|_| !self.global.quiet) {
             exit::warn(&format!(
                 "{}: the last run does not count: its slot begins in {} by the clocks of the store and of this host, so that of \
                  its host was wrong",
@@ -110,7 +113,10 @@ impl<'a> Every<'a> {
         is_held: bool,
     ) -> Result<Result<Result<Turn, LastRun>, HoldError>, Stop> {
         let once = match &self.calendar {
-            Some((per, zone)) => self.once.clone().slot(per.began(zone, Timestamp::now())),
+            Some((per, zone)) => {
+                let (began, before) = per.slots(zone, Timestamp::now());
+                self.once.clone().slot(began, before)
+            }
             None => self.once.clone(),
         };
         let question = self.question("looking for the last run");

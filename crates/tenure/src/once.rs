@@ -49,7 +49,8 @@ pub struct RunOnce {
     every: Duration,
     /// `None`: a tenth of the interval.
     jitter: Option<Duration>,
-    slot: Option<Slot>,
+    /// That of now, and the one before it.
+    slot: Option<(Slot, Slot)>,
     even_if_failed: bool,
 }
 
@@ -139,12 +140,12 @@ impl RunOnce {
         self.jitter.unwrap_or_else(|| EARLY.min(self.every / 10)).min(self.every / 2)
     }
 
-    /// Instead of once per interval: once in a slot of a calendar, which began then, since the Unix epoch. The interval is how
-    /// long it lasts at most. For a program that knows the calendar.
+    /// Instead of once per interval: once in a slot of a calendar, which began then, since the Unix epoch, as the one `before` it
+    /// did. The interval is how long it lasts at most. For a program that knows the calendar.
     #[doc(hidden)]
     #[must_use]
-    pub fn slot(self, began: Duration) -> Self {
-        Self { slot: Some(began), ..self }
+    pub fn slot(self, began: Duration, before: Duration) -> Self {
+        Self { slot: Some((began, before)), ..self }
     }
 
     /// Counts a run from its start, even if it fails: at most one *start* per interval. For work that is better
@@ -278,11 +279,12 @@ impl RunOnce {
         let asked_at = host.now();
         let memo = ask(&self.lock).await.map_err(AcquireError::Store)?;
         let took = asked_at.elapsed(host.now());
-        let mut turn = Turn { asked_at, took, early: Duration::ZERO, slot: self.slot, ahead: None };
+        let slot = self.slot.map(|(began, _)| began);
+        let mut turn = Turn { asked_at, took, early: Duration::ZERO, slot, ahead: None };
         let Some(counted) = memo.as_ref().and_then(CountedRun::read) else { return Ok((Ok(turn), None)) };
         let now = host.now().wall;
         turn.early = counted.due_in(self, now);
-        if let (Counted::Slot { began, .. }, Some(asked)) = (counted.counted, self.slot)
+        if let (Counted::Slot { began, .. }, Some(asked)) = (counted.counted, slot)
             && began >= asked
             && let Some(ahead) = self.ahead_of(began, now.saturating_sub(counted.run.ago))
         {
@@ -336,7 +338,8 @@ impl RunOnce {
             None if self.early().is_zero() => (self.every + turn.took * 2).checked_sub(began - began / 100),
             None => self.next_due_in(turn, began),
         };
-        let Some(left) = left.filter(|left| !left.is_zero()) else { return Ok(()) };
+        // One that took longer than its interval counts for no other run of this schedule, but perhaps for one of another.
+        let left = left.unwrap_or_default();
         let by = self.lock.who();
         let (what, kept) = match turn.slot {
             Some(slot) => (Counted::Slot { began: slot, lasts: Some(self.every) }, left),
@@ -387,8 +390,6 @@ const EARLY: Duration = Duration::from_secs(60);
 /// By how much clocks may differ before one is called wrong: a tenth of the slot, but no less and no more than this.
 const DIFFER_LEAST: Duration = Duration::from_secs(60);
 const DIFFER_MOST: Duration = Duration::from_secs(3600);
-/// By how much less than it may last a slot follows the one before: a day may have 23 hours, and may last 26.
-const SHORTER: Duration = Duration::from_secs(4 * 3600);
 
 /// A run that counts, from its memo.
 struct CountedRun {
@@ -453,16 +454,16 @@ impl CountedRun {
             }
             (Counted::Every { every, due: None }, None) => (self.left + once.every).saturating_sub(every),
             (Counted::Slot { .. }, None) => once.every.saturating_sub(self.run.ago),
-            (Counted::Every { .. }, Some(asked)) => is_in(asked),
+            (Counted::Every { .. }, Some((asked, _))) => is_in(asked),
             // A client whose clock is ahead ran in a later slot.
-            (Counted::Slot { began, .. }, Some(asked)) if began >= asked => Duration::MAX,
-            (Counted::Slot { began, lasts }, Some(asked)) => {
-                let is_next = asked - began >= once.every.saturating_sub(SHORTER);
-                match lasts.is_none_or(|lasts| lasts == once.every) && is_next {
-                    true => Duration::ZERO,
-                    false => is_in(asked),
-                }
+            (Counted::Slot { began, .. }, Some((asked, _))) if began >= asked => Duration::MAX,
+            // The same calendar: its clock may be behind ours, so when the run began does not tell.
+            (Counted::Slot { began, lasts }, Some((_, before)))
+                if began == before && lasts.is_none_or(|lasts| lasts == once.every) =>
+            {
+                Duration::ZERO
             }
+            (Counted::Slot { .. }, Some((asked, _))) => is_in(asked),
         }
     }
 }
@@ -526,7 +527,7 @@ mod tests {
             let text = format!("{text} ms, after 0 ms, by x");
             counted(&text, minutes * 60_000).unwrap().due_in(once, now)
         };
-        let (today, this_hour) = (day.clone().slot(hour(240)), hours.slot(hour(254)));
+        let (today, this_hour) = (day.clone().slot(hour(240), hour(217)), hours.slot(hour(254), hour(253)));
         let every = "ran, once every 2000 ms, due in 2000";
         assert_eq!((due(every, 20, &today), due(every, 20 * 60, &today)), (Duration::MAX, Duration::ZERO));
         let daily = Counted::Slot { began: hour(240), lasts: Some(hour(26)) }.to_string();
@@ -536,8 +537,10 @@ mod tests {
         );
         assert_eq!(due(&daily, 60, &day), hour(25));
         // The same in another zone; and the slot of yesterday, whose run began late.
-        let elsewhere = Counted::Slot { began: hour(239), lasts: Some(hour(26)) }.to_string();
-        assert_eq!(due(&elsewhere, 20, &today), Duration::MAX);
+        for began in [239, 218, 216] {
+            let elsewhere = Counted::Slot { began: hour(began), lasts: Some(hour(26)) }.to_string();
+            assert_eq!(due(&elsewhere, 20, &today), Duration::MAX, "{began}");
+        }
         let yesterday = Counted::Slot { began: hour(217), lasts: Some(hour(26)) }.to_string();
         assert_eq!(due(&yesterday, 14 * 60 + 29, &today), Duration::ZERO);
     }

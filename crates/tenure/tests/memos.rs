@@ -200,8 +200,11 @@ async fn of_two_intervals_each_has_its_own() {
     let guard = stage.actor().acquire().await;
     let now = stage.view().await.holders[0].since.unwrap();
     guard.release().await.unwrap();
-    let slot = |second: u64| nightly(&stage.actor()).slot(now + ms(1000 * second));
-    assert!(!runs(&slot(0).slot(now - TTL), ms(1)).await, "the last run began in it");
+    let slot = |second: u64| {
+        let began = now + ms(1000 * second);
+        nightly(&stage.actor()).slot(began, began - ms(1000))
+    };
+    assert!(!runs(&slot(0).slot(now - TTL, now - 2 * TTL), ms(1)).await, "the last run began in it");
     assert!(runs(&slot(2), ms(1)).await);
     for (second, is_new) in [(2, false), (1, false), (3, true), (2, false), (3, false)] {
         pass(20 * TTL).await;
@@ -217,7 +220,7 @@ async fn a_run_in_a_slot_that_lies_ahead_does_not_count() {
     let guard = stage.actor().acquire().await;
     let now = stage.view().await.holders[0].since.unwrap();
     guard.release().await.unwrap();
-    let slot = |began| nightly(&stage.actor()).interval(24 * HOUR).slot(began);
+    let slot = |began| nightly(&stage.actor()).interval(24 * HOUR).slot(began, began - 24 * HOUR);
     assert!(runs(&slot(now + 30 * 24 * HOUR), ms(1)).await);
     let turn = slot(now).turn().await.unwrap().expect("only under the lock it is decided");
     assert!(turn.ahead().is_some_and(|ahead| ahead > 29 * 24 * HOUR), "{turn:?}");
