@@ -249,8 +249,7 @@ pub(crate) struct Run {
 #[derive(Args, Debug)]
 #[command(after_help = after_help!(
     "  tenure lead scheduler -- ./scheduler                  One of many hosts runs it
-  tenure lead --proclaim 10.0.0.7:80 web -- ./serve     The others find its address by tenure show
-  tenure lead --health 'curl -fsS localhost/up' web -- ./serve  One that hangs makes room"
+  tenure lead --proclaim 10.0.0.7:80 web -- ./serve     The others find its address by tenure show"
 ))]
 pub(crate) struct Lead {
     /// Length of the lease: after a crash another host leads this much later [default: 10s, or the

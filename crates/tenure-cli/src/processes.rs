@@ -295,6 +295,13 @@ impl Scope {
         if !cfg!(target_os = "linux") {
             return Ok(());
         }
+        if let Some(loader) = loader() {
+            let line = format!(
+                "tenure was started through {loader}, and could not start itself again beside the command: start it by its \
+                 own path"
+            );
+            return Err(Stop::usage(line));
+        }
         match sight() {
             ProcFacts::Others => {
                 return Err(Stop::internal(
@@ -470,6 +477,13 @@ pub(crate) fn are_orphaned() -> bool {
 pub(crate) fn is_our_twin(pid: u32) -> bool {
     let line = |whose: &str| fs::read(format!("/proc/{whose}/cmdline")).ok().filter(|line| !line.is_empty());
     line("self").is_some_and(|ours| line(&pid.to_string()) == Some(ours))
+}
+
+/// The dynamic loader, if that is the program of this process (`ld.so ./tenure`).
+fn loader() -> Option<String> {
+    let running = fs::read_link("/proc/self/exe").ok()?;
+    let name = running.file_name()?.to_str()?;
+    (name.starts_with("ld-") || name.starts_with("ld.so")).then(|| running.display().to_string())
 }
 
 /// The path of this program, even if its file has been replaced since.

@@ -642,7 +642,8 @@ impl LockedCommand<'_> {
                         return Ok(code);
                     }
                     let now = TokioHost.now();
-                    if !is_said && over.get_or_insert(now).elapsed(now) >= LONG {
+                    let since = *over.get_or_insert(now);
+                    if !is_said && since.elapsed(now) >= LONG {
                         is_said = true;
                         let (name, left) = (self.name, child.left());
                         exit::warn(&format!(
@@ -668,7 +669,7 @@ impl LockedCommand<'_> {
                 ending = self.guard.expires_within(self.stopping.margin()) => {
                     return Err(self.stop(child, ending).await);
                 }
-                signal = signals.next() => if let Some(signal) = signal.filter(|_| !signals.is_insisted()) {
+                signal = signals.next(over.is_some()) => if let Some(signal) = signal.filter(|_| !signals.is_insisted()) {
                     child.signal(signal);
                 },
                 // Nobody tells us of a renewal, nor when the last of a group has gone.

@@ -112,8 +112,8 @@ impl Signals {
         }
     }
 
-    /// Waits for the next signal, which is for the command; `None` if a child has changed.
-    pub(crate) async fn next(&mut self) -> Option<i32> {
+    /// Waits for the next signal, which is for the command, or for what it left once it has ended; `None` if a child has changed.
+    pub(crate) async fn next(&mut self, has_ended: bool) -> Option<i32> {
         loop {
             let signal = tokio::select! {
                 biased;
@@ -125,11 +125,12 @@ impl Signals {
             self.was_passed_on = true;
             // HUP may mean "read your settings again", and QUIT "show your threads".
             let now = TokioHost.now();
+            let is_key = is_key(signal);
             match self.asked {
-                _ if !matches!(signal, SIGINT | SIGTERM) || is_key(signal) => {}
+                _ if !matches!(signal, SIGINT | SIGTERM) || is_key && !has_ended => {}
                 None => self.asked = Some((signal, now)),
                 Some((first, at)) if first == signal && at.elapsed(now) < ECHO => continue,
-                Some((_, at)) if at.elapsed(now) < AGAIN => {}
+                Some((_, at)) if at.elapsed(now) < AGAIN && !is_key => {}
                 Some(_) => self.is_insisted = true,
             }
             return Some(signal as i32);

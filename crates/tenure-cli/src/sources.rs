@@ -147,6 +147,14 @@ impl Surroundings {
                 "{place} belongs to another account (uid {owner}); name a store with --url or {URL}"
             )));
         }
+        // Any account could lead the jobs of this one to a store of its own.
+        let folder = path.parent().and_then(|folder| fs::metadata(folder).ok());
+        let is_open = |mode: u32| mode & 0o002 != 0 && mode & 0o1000 == 0;
+        if is_open(metadata.mode()) || folder.is_some_and(|folder| is_open(folder.mode())) {
+            return Err(Stop::usage(format!(
+                "any account may write {place}, or its folder: take that right away (chmod o-w)"
+            )));
+        }
         let text = fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
         toml::from_str(&text).map(Some).map_err(|error| {
             // No word of it is repeated: it may hold a password.
@@ -250,6 +258,8 @@ pub(crate) const NAME_ONE: &str = "name a store with --url or TENURE_URL, or giv
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     /// A folder for homes, and values for the variables, because a test cannot set its own environment.
@@ -333,6 +343,30 @@ mod tests {
         fs::remove_file(&own).unwrap();
         std::os::unix::fs::symlink("/nonexistent", &own).unwrap();
         assert!(refused(around.named(None)).contains("cannot be looked at"));
+    }
+
+    /// L1: any account could lead the jobs of root to a store of its own.
+    #[test]
+    fn settings_that_any_account_may_write_are_refused() {
+        let (folder, around) = surroundings(|_| None);
+        let own = folder.path().join(".config/tenure");
+        fs::create_dir_all(&own).unwrap();
+        let file = own.join("config.toml");
+        fs::write(&file, "url = 'sqlite:/a/b'").unwrap();
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        for (of_file, of_folder, is_refused) in
+            [(0o664, 0o775, false), (0o666, 0o755, true), (0o644, 0o777, true), (0o644, 0o1777, false)]
+        {
+            set(&file, of_file);
+            set(&own, of_folder);
+            let named = around.named(None);
+            match is_refused {
+                true => {
+                    assert!(refused(named).contains("any account may write"), "{of_file:o} {of_folder:o}")
+                }
+                false => assert!(is(&named, "sqlite:/a/b"), "{of_file:o} {of_folder:o}"),
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! `ls`, `show`, `break`, `completions`.
 
-use std::io;
+use std::{
+    io,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use clap::CommandFactory;
 use comfy_table::{Table, presets::NOTHING};
@@ -44,7 +47,19 @@ pub(crate) fn printed(attempt: io::Result<()>) -> Result<(), Stop> {
 
 /// Prints text that the reader must not miss: here a reader that has gone is an error too.
 pub(crate) fn try_print(text: &str) -> io::Result<()> {
+    if STDOUT_IS_CLOSED.load(Ordering::Relaxed) {
+        return Err(io::Error::other("the standard output is closed"));
+    }
     text::write(&mut io::stdout(), &format!("{}\n", text.trim_end()))
+}
+
+/// Whether the standard output was closed at the start.
+static STDOUT_IS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Before `main`, because the runtime of Rust opens `/dev/null` in its place.
+#[ctor::ctor]
+fn look() {
+    STDOUT_IS_CLOSED.store(rustix::io::fcntl_getfd(io::stdout()).is_err(), Ordering::Relaxed);
 }
 
 pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> String {

@@ -18,7 +18,7 @@ use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::signal::{SigSet, Signal, kill},
+    sys::signal::{SigSet, Signal, kill, killpg},
     unistd::{self, Pid, getpid},
 };
 use rustix::process::{WaitOptions, waitpid};
@@ -381,7 +381,10 @@ fn kill_all(watched: &Watched, seen: &HashSet<ProcessKey>) {
         for process in &left {
             process.signal(Signal::SIGKILL as i32);
         }
-        if left.is_empty() || began.elapsed(TokioHost.now()) >= DYING {
+        // Where `/proc` shows nothing, the group is all that is known.
+        let group = Pid::from_raw(watched.command.0);
+        let is_empty = watched.adopts || killpg(group, Signal::SIGKILL) == Err(Errno::ESRCH);
+        if left.is_empty() && is_empty || began.elapsed(TokioHost.now()) >= DYING {
             return;
         }
         rest();

@@ -371,6 +371,29 @@ fn a_lock_that_cannot_linger_is_refused_before_anything_runs() {
     assert!(!stage.path("ran").exists());
 }
 
+/// L8: a lease whose owner was printed nowhere.
+#[test]
+fn a_closed_standard_output_is_an_error_before_anything_is_left() {
+    let stage = Stage::new();
+    let mut command = stage.program("sh");
+    command.args(["-c", "$0 lock job --ttl 1h >&-; echo $? >code", env!("CARGO_BIN_EXE_tenure")]);
+    let ended = stage.run_command(command);
+    assert!(ended.err.contains("cannot print the owner: the standard output is closed"), "{ended:?}");
+    assert_eq!(stage.lines("code"), ["70"]);
+    assert!(stage.show("job")["holders"].as_array().unwrap().is_empty());
+}
+
+/// Started through the loader, it would start the loader again beside the command.
+#[test]
+#[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
+fn a_start_through_the_loader_is_refused_before_anything_runs() {
+    let stage = Stage::new();
+    let mut command = stage.program("/lib64/ld-linux-x86-64.so.2");
+    command.args([env!("CARGO_BIN_EXE_tenure"), "run", "job", "--", "touch", "ran"]);
+    stage.run_command(command).complained(64, "start it by its own path");
+    assert!(!stage.path("ran").exists());
+}
+
 /// The one line of an error was lost if its reader rested for a second, as a pager does.
 #[test]
 fn the_line_of_an_error_waits_for_its_reader() {

@@ -73,7 +73,7 @@ impl Cell {
         fs::write(stage.path("command"), command).unwrap();
         fs::write(stage.path("doc"), "data\n").unwrap();
         let (_, before, behind) = INPUTS[input];
-        let tenure = if is_under_tenure { "$tenure run job -- " } else { "" };
+        let tenure = if is_under_tenure { "$tenure run --ttl 60s job -- " } else { "" };
         let line = format!("{before}{tenure}sh ./command{behind}");
         fs::write(stage.path("dash"), format!("{line}; echo $? >code")).unwrap();
         fs::write(stage.path("exec"), format!("{before}exec {tenure}sh ./command{behind}")).unwrap();
@@ -144,9 +144,11 @@ impl Cell {
             Event::CtrlZAndFg => {
                 self.shell.types("\x1a");
                 self.shell.sees("Stopped");
+                self.shell.sees("ready> ");
                 self.shell.types("fg\n");
                 let pid = self.pid();
-                eventually("it goes on", PATIENCE, || {
+                let what = format!("it goes on; the terminal shows {:?}", self.shell.all());
+                eventually(&what, PATIENCE, || {
                     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
                     stat.contains(") S ").then_some(())
                 });

@@ -31,7 +31,7 @@ fn show_prints_the_json_of_the_contract() {
     let since: jiff::Timestamp = held["since"].as_str().unwrap().parse().unwrap();
     let age = stage::now().as_secs_f64() - since.as_millisecond() as f64 / 1000.0;
     assert!((-0.1..20.0).contains(&age), "RFC 3339, since it was granted: {since}");
-    assert_eq!(fields(&held["label"]), BTreeSet::from(["host", "pid", "user", "command"]));
+    assert_eq!(fields(&held["label"]), BTreeSet::from(["host", "pid", "user", "command", "runs"]));
     assert_eq!((&held["label"]["pid"], &held["label"]["command"]), (&json!(holder.pid()), &json!("sh")));
     assert!(held["label"]["host"].is_string() && held["label"]["user"].is_string());
     let waits = &view["queue"][0];

@@ -1,6 +1,16 @@
 //! `Secret` and `Login`: credentials that only the server receives.
 
-use std::{borrow::Cow, fmt, fs, io, path::PathBuf, sync::Arc};
+use std::{
+    borrow::Cow,
+    fmt, fs, io,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, sync_channel},
+    },
+    thread,
+    time::Duration,
+};
 
 use tenure_core::{BackendError, ErrorKind, Outcome};
 
@@ -17,14 +27,54 @@ type Asked = Arc<dyn Fn() -> io::Result<String> + Send + Sync>;
 #[derive(Clone)]
 enum Source {
     Word(String),
-    File(PathBuf),
+    File(PathBuf, Reading),
+    Line(Asked, Reading),
     Asked(Asked),
 }
+
+/// What is read from a file, on a thread of its own: a file may hang (a pipe, a server of files that is gone), and leases of other
+/// connections are renewed meanwhile.
+#[derive(Clone, Default)]
+struct Reading(Arc<Mutex<Option<Receiver<io::Result<String>>>>>);
+
+impl Reading {
+    /// What was read; `None` if that is not known yet: then the next call has it.
+    fn answer(
+        &self,
+        read: impl FnOnce() -> io::Result<String> + Send + 'static,
+    ) -> io::Result<Option<String>> {
+        // OK because no code that can panic runs under it.
+        let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = if let Some(begun) = pending.take() {
+            begun
+        } else {
+            let (tell, answer) = sync_channel(1);
+            thread::Builder::new().name("tenure-secret".to_owned()).spawn(move || tell.send(read()))?;
+            answer
+        };
+        match answer.recv_timeout(SOON) {
+            Ok(read) => read.map(Some),
+            Err(RecvTimeoutError::Timeout) => {
+                *pending = Some(answer);
+                Ok(None)
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("it could not be read")),
+        }
+    }
+}
+
+/// How long a file may take before its reader goes on: less than from one renewal of the shortest lease to the next.
+const SOON: Duration = Duration::from_millis(20);
 
 impl Secret {
     /// In a file, which is read at each connect; the end of its line does not count.
     pub fn in_file(path: impl Into<PathBuf>) -> Self {
-        Self(Source::File(path.into()))
+        Self(Source::File(path.into(), Reading::default()))
+    }
+
+    /// In a line of a file that `read` reads at each connect.
+    pub fn in_line(read: impl Fn() -> io::Result<String> + Send + Sync + 'static) -> Self {
+        Self(Source::Line(Arc::new(read), Reading::default()))
     }
 
     /// What a program answers at each connect.
@@ -35,18 +85,32 @@ impl Secret {
     /// The word as it is now, for the server.
     ///
     /// # Errors
-    /// `Denied`, if it cannot be had.
+    /// `Denied`, if it cannot be had; `Unavailable`, if its file has not been read yet.
     pub fn now(&self) -> Result<Cow<'_, str>, BackendError> {
+        let refused = |kind, message: &'static str| BackendError::new(kind, Outcome::NotApplied, message);
+        let read = |answer: io::Result<Option<String>>, or: &'static str| match answer {
+            Ok(Some(word)) => Ok(Cow::Owned(word)),
+            Ok(None) => {
+                let message = "the file of the password has not been read yet: it hangs, or is slow";
+                Err(refused(ErrorKind::Unavailable, message))
+            }
+            Err(error) => Err(refused(ErrorKind::Denied, or).caused_by(error)),
+        };
         match &self.0 {
             Source::Word(word) => Ok(Cow::Borrowed(word)),
-            Source::File(path) => match fs::read_to_string(path) {
-                Ok(text) => Ok(Cow::Owned(text.trim_end_matches(['\r', '\n']).to_owned())),
-                Err(error) => {
-                    let message = "the file of the password cannot be read";
-                    let refused = BackendError::new(ErrorKind::Denied, Outcome::NotApplied, message);
-                    Err(refused.with("password_file", path.display()).caused_by(error))
-                }
-            },
+            Source::File(path, reading) => {
+                let file = path.clone();
+                let answer = reading.answer(move || {
+                    let text = fs::read_to_string(file)?;
+                    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+                });
+                let word = read(answer, "the file of the password cannot be read");
+                word.map_err(|error| error.with("password_file", path.display()))
+            }
+            Source::Line(line, reading) => {
+                let line = line.clone();
+                read(reading.answer(move || line()), "the password in the file of the URL cannot be read")
+            }
             Source::Asked(ask) => ask().map(Cow::Owned).map_err(|error| {
                 let message = "the program has no password for the store";
                 BackendError::new(ErrorKind::Denied, Outcome::NotApplied, message).caused_by(error)
@@ -61,7 +125,7 @@ impl Secret {
 
     /// The file, if it is in one.
     pub fn file(&self) -> Option<&std::path::Path> {
-        if let Source::File(path) = &self.0 { Some(path) } else { None }
+        if let Source::File(path, _) = &self.0 { Some(path) } else { None }
     }
 }
 
@@ -69,8 +133,10 @@ impl PartialEq for Secret {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Source::Word(one), Source::Word(other)) => one == other,
-            (Source::File(one), Source::File(other)) => one == other,
-            (Source::Asked(one), Source::Asked(other)) => Arc::ptr_eq(one, other),
+            (Source::File(one, _), Source::File(other, _)) => one == other,
+            (Source::Asked(one), Source::Asked(other)) | (Source::Line(one, _), Source::Line(other, _)) => {
+                Arc::ptr_eq(one, other)
+            }
             _ => false,
         }
     }
@@ -149,6 +215,25 @@ mod tests {
         assert!(asked.now().unwrap() == "asked" && asked == asked.clone() && asked != secret);
         let nothing = Secret::asked(|| Err(io::Error::other("vault is sealed")));
         assert_eq!(nothing.now().unwrap_err().kind(), ErrorKind::Denied);
+    }
+
+    /// L7: a pipe that is never written to stopped all leases of the process, and no signal ended it.
+    #[test]
+    fn a_file_that_hangs_is_waited_for_elsewhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("password");
+        nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let secret = Secret::in_file(&file);
+        for _ in 0..2 {
+            let error = secret.now().unwrap_err();
+            assert!(
+                error.kind() == ErrorKind::Unavailable && error.to_string().contains("has not been read yet")
+            );
+        }
+        fs::write(&file, "sesame\n").unwrap();
+        // The thread of the first call has it, or is about to.
+        let word = std::iter::repeat_with(|| secret.now().map(Cow::into_owned)).find_map(Result::ok);
+        assert_eq!(word.as_deref(), Some("sesame"));
     }
 
     /// No secret is ever printed.

@@ -230,7 +230,7 @@ mod in_file {
             .filter_map(|(at, login)| Some((at, login.password.as_mut()?)));
         for (at, password) in words.filter(|(_, password)| password.word().is_some()) {
             let (file, read) = (file.to_owned(), read.clone());
-            *password = Secret::asked(move || {
+            *password = Secret::in_line(move || {
                 let url = fs::read_to_string(&file)?;
                 let mut settings = read(url.trim()).map_err(io::Error::other)?;
                 let login = settings.logins().into_iter().nth(at);
