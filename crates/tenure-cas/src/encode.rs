@@ -121,7 +121,12 @@ mod tests {
             drop(ledger.claim(NOW, &rules, &claim(number)).unwrap());
         }
         let memo = Memo::new("\"turn\":", Duration::from_secs(1)).unwrap();
-        drop(ledger.note(NOW, &rules, (claim(1).owner, tenure_core::FencingToken::new(7_000_000)), &memo));
+        drop(ledger.note(
+            (NOW, NOW),
+            &rules,
+            (claim(1).owner, tenure_core::FencingToken::new(7_000_000)),
+            &memo,
+        ));
         for is_long in [false, true] {
             let mut text = encode(&ledger, false);
             for number in [4, 5] {

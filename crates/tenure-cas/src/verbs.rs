@@ -22,7 +22,7 @@ use crate::{
         WriteAnswer, WrittenCell,
     },
     encode::{decode, with_places},
-    memory::moment,
+    memory::{TOLERANCE, moment},
     step::{CellVerb, Draft, Locks, StepStart, WriteInFlight, crowded},
 };
 
@@ -565,10 +565,12 @@ impl CellVerb for NoteVerb<'_> {
     const CREATES: bool = false;
 
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Noted>, LedgerError> {
-        // Its time counts from the write.
-        let longer = Memo::new(self.memo.text(), self.memo.kept() + at.tolerance);
+        // Its time counts from the write, and its age too: where answers are slow, the write may be that much later than `now`, and a
+        // job would be due too early (L1).
+        let late = at.tolerance.saturating_sub(TOLERANCE);
+        let longer = Memo::new(self.memo.text(), self.memo.kept() + at.tolerance - late);
         let memo = longer.as_ref().unwrap_or(self.memo);
-        Ok(ledger.note(at.now, &at.rules, (self.owner, self.token), memo))
+        Ok(ledger.note((at.now, at.now + late), &at.rules, (self.owner, self.token), memo))
     }
 
     fn is_confirmed(&self, _answer: &Noted, _may_move: bool) -> bool {
@@ -653,7 +655,41 @@ const REMOVALS: usize = 8;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use tenure_core::{Asker, Claim, Label, Mode, ProcessId, WaitMode};
+
     use super::*;
+
+    /// L1: of a write that came seconds after its reading, the memo was as old as the reading, and the job due too early.
+    #[test]
+    fn a_memo_is_not_older_than_its_write() {
+        let at = |seconds| Moment { boot: Duration::from_secs(seconds), wall: Duration::from_secs(seconds) };
+        let owner = OwnerId::from_random(ProcessId::from_random([1; 8]), [1; 16]);
+        let (name, label) = (LockName::new("one").unwrap(), Arc::new(Label::new("h", 1, "u", "c")));
+        let (mode, ttl, kept) = (Mode::Exclusive, Duration::from_secs(60), Duration::from_secs(30));
+        let claim = Claim {
+            name: name.clone(),
+            owner,
+            mode,
+            ttl,
+            label,
+            block: 1,
+            wait: WaitMode::Turn,
+            asker: Asker::default(),
+        };
+        let (rules, memo) = (Rules::default(), Memo::new("ran", kept).unwrap());
+        let verb = NoteVerb { owner, token: FencingToken::new(u64::MAX), memo: &memo };
+        for (tolerance, age) in [(TOLERANCE, 5), (TOLERANCE + Duration::from_secs(3), 2)] {
+            let mut ledger = Ledger::new(0);
+            drop(ledger.claim(at(100), &rules, &claim).unwrap());
+            let start = StepStart { rules, now: at(100), tolerance };
+            assert_eq!(verb.run(&mut ledger, &start).unwrap().answer, Noted::Noted);
+            let seen = ledger.view(name.clone(), at(105)).memo.unwrap();
+            assert_eq!(seen.age.as_millis().div_ceil(1000), age, "{tolerance:?}");
+            assert!(seen.left + Duration::from_secs(u64::try_from(age).unwrap()) >= kept, "{:?}", seen.left);
+        }
+    }
 
     /// With 50 processes behind a pooler on a busy machine the requests of the waiters filled the pool, and the
     /// holder's release was not answered for seconds: they asked at a fixed pace, faster than the server could

@@ -145,11 +145,11 @@ impl Ledger {
         Change { answer: Released::Released, wakes, changed: true }
     }
 
-    /// Stores a memo with the lock, in place of an earlier one. See the contract of `Backend::note`.
+    /// Stores a memo with the lock, in place of an earlier one, with the time of `dated`. See the contract of `Backend::note`.
     // L4.
     pub fn note(
         &mut self,
-        now: Moment,
+        (now, dated): (Moment, Moment),
         rules: &Rules,
         (owner, token): (OwnerId, FencingToken),
         memo: &Memo,
@@ -161,7 +161,7 @@ impl Ledger {
         if !holds || is_late {
             return Change { answer: Noted::Gone, wakes, changed: settled };
         }
-        self.memo = Some(StoredMemo::new(now, (owner, token), memo));
+        self.memo = Some(StoredMemo::new(dated, (owner, token), memo));
         Change { answer: Noted::Noted, wakes, changed: true }
     }
 

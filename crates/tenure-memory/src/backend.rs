@@ -154,7 +154,7 @@ impl Backend for Memory {
         memo: &Memo,
     ) -> Result<Noted, BackendError> {
         self.forget_old_memos();
-        Ok(self.step(name, |ledger, now, rules| ledger.note(now, rules, (owner, token), memo)))
+        Ok(self.step(name, |ledger, now, rules| ledger.note((now, now), rules, (owner, token), memo)))
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {

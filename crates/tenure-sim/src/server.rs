@@ -249,7 +249,7 @@ impl Node {
             Request::Note { name, owner, token, memo } => {
                 let before = self.ledger(name).view(name.clone(), at);
                 let answer =
-                    self.step(at, name, *owner, effects, |l, r| l.note(at, r, (*owner, *token), memo));
+                    self.step(at, name, *owner, effects, |l, r| l.note((at, at), r, (*owner, *token), memo));
                 if answer == Noted::Noted {
                     self.note(name, *owner, noted(&before, *owner, *token), effects);
                 }

@@ -131,7 +131,7 @@ impl Backend for Sqlite {
         memo: &Memo,
     ) -> Result<Noted, BackendError> {
         let answer = self.store().transact_flushed(Haste::Holder, |tx| {
-            tx.step(name, None, |ledger, now, rules| Ok(ledger.note(now, rules, (owner, token), memo)))
+            tx.step(name, None, |ledger, now, rules| Ok(ledger.note((now, now), rules, (owner, token), memo)))
         })?;
         Ok(answer.unwrap_or(Noted::Gone))
     }
