@@ -187,7 +187,7 @@ impl Child {
         let code = status.exit_status().or_else(|| Some(i32::from(exit::SIGNAL) + signal?))?;
         // A program that handles Ctrl-C may end with the code of a death by it; but one that reads each key itself, as a menu does,
         // has a reason of its own for such a code.
-        let is_key = signal.is_some() || self.terminal.as_ref().is_some_and(|terminal| terminal.has_keys);
+        let is_key = signal.is_some() || self.terminal.as_ref().is_some_and(Terminal::has_keys);
         let key = Signal::try_from(code - i32::from(exit::SIGNAL)).ok().filter(|_| is_key);
         key.inspect(|key| death::ended_by(*key, self.terminal.is_some()));
         Some(u8::try_from(code & 0xff).expect("BUG: masked to a byte"))
@@ -420,15 +420,15 @@ fn opens(gate: &str) -> io::Result<bool> {
 /// `psql` ask on the terminal.
 struct Terminal {
     settings: Option<Termios>,
-    /// Ctrl-C is a signal there, as far as is known.
-    has_keys: bool,
+    /// When Ctrl-C was last seen to be no signal there.
+    raw: Option<Moment>,
 }
 
 impl Terminal {
     fn in_foreground() -> Option<Self> {
         let tty = Self::open()?;
         let is_ours = tcgetpgrp(&tty).is_ok_and(|group| group == getpgrp());
-        is_ours.then(|| Self { settings: tcgetattr(&tty).ok(), has_keys: true })
+        is_ours.then(|| Self { settings: tcgetattr(&tty).ok(), raw: None })
     }
 
     /// `/dev` may be empty.
@@ -439,7 +439,14 @@ impl Terminal {
 
     fn look(&mut self) {
         let now = Self::open().and_then(|tty| tcgetattr(tty).ok());
-        self.has_keys = now.is_none_or(|now| now.local_flags.contains(LocalFlags::ISIG));
+        if now.is_some_and(|now| !now.local_flags.contains(LocalFlags::ISIG)) {
+            self.raw = Some(TokioHost.now());
+        }
+    }
+
+    /// A program that reads each key itself sets the terminal back just before it ends.
+    fn has_keys(&self) -> bool {
+        self.raw.is_none_or(|raw| raw.elapsed(TokioHost.now()) >= RECENTLY)
     }
 
     /// How the command gets the input of the terminal: immediately, never (a read is an error, as it would be for
@@ -477,6 +484,9 @@ pub(crate) const VERB: &str = "__exec";
 const GIVEN: &str = "given";
 const REFUSED: &str = "refused";
 const ASKED_FOR: &str = "asked-for";
+
+/// How long after a terminal was raw an exit with 130 is no Ctrl-C.
+const RECENTLY: Duration = Duration::from_millis(500);
 
 /// How often ending processes are checked.
 const LOOK: Duration = Duration::from_millis(5);

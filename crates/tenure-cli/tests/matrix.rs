@@ -267,9 +267,9 @@ fn one_fg_is_enough_after_a_stop() {
 #[test]
 fn an_exit_with_130_of_a_menu_ends_no_loop() {
     let stage = Stage::new();
-    let menu = "stty raw -echo; echo up; head -c 1 >/dev/null; exit 130";
+    let menu = "old=$(stty -g); stty raw -echo; echo up; head -c 1 >/dev/null; stty $old; exit 130";
     fs::write(stage.path("menu"), menu).unwrap();
-    let script = "for i in 1 2; do $tenure run job -- sh ./menu; stty sane; echo code $?; done; echo over";
+    let script = "for i in 1 2; do $tenure run job -- sh ./menu; echo code $?; done; echo over";
     let mut screen = Screen::start(&stage, &["sh", "-c", script]);
     for _ in 0..2 {
         screen.sees("up");
