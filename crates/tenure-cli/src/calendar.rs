@@ -68,7 +68,7 @@ fn on_wall(zone: &TimeZone, shown: civil::DateTime) -> Option<Timestamp> {
     match zone.to_datetime(at) == shown {
         true => Some(at),
         // It leaves that out: `at` is as long after the change as what was asked for is after its hour began.
-        false => zone.preceding(at).next().map(|change| change.timestamp()),
+        false => zone.preceding(at + SignedDuration::from_nanos(1)).next().map(|change| change.timestamp()),
     }
 }
 
@@ -162,6 +162,23 @@ mod tests {
         }
         assert_eq!(slots("week", "Europe/Berlin", "2026-10-18T22:00Z", "2026-10-25T23:00Z"), 1);
         assert_eq!(slots("day", "Europe/Berlin", "2026-10-18T22:00Z", "2026-10-25T23:00Z"), 7);
+    }
+
+    /// A slot that would begin with the hour that is left out began half a year ago, and its run was skipped.
+    #[test]
+    fn a_slot_that_begins_with_the_change_begins_there() {
+        for (period, place, now, began) in [
+            ("day", "Africa/Cairo", "2026-04-24T12:00Z", "2026-04-23T22:00Z"),
+            ("day", "Africa/Cairo", "2026-04-23T22:00Z", "2026-04-23T22:00Z"),
+            ("day", "America/Havana", "2026-03-08T12:00Z", "2026-03-08T05:00Z"),
+            ("2h", "Europe/Berlin", "2026-03-29T01:10Z", "2026-03-29T01:00Z"),
+            ("40m", "America/New_York", "2026-03-08T07:10Z", "2026-03-08T07:00Z"),
+            ("75m", "Europe/Berlin", "2026-03-29T01:01Z", "2026-03-29T01:00Z"),
+        ] {
+            let [now, began] = [now, began].map(|at| at.parse::<Timestamp>().unwrap());
+            let found = Period::read(period).unwrap().began(&zone(place).unwrap(), now);
+            assert_eq!(found, Duration::try_from(began.as_duration()).unwrap(), "{period} in {place}");
+        }
     }
 
     /// `--once-per 7h` began its slots at any hour of the day.

@@ -87,8 +87,7 @@ impl Child {
     pub(crate) fn start(argv: &[OsString], under: &Under<'_>, deadline: Deadline) -> io::Result<Self> {
         // In a pipeline another process may need the keyboard, as a pager does: then the command gets it when it
         // reads.
-        let is_on_it = || stdin().is_terminal() && io::stdout().is_terminal();
-        let terminal = Terminal::in_foreground().filter(|_| is_on_it());
+        let terminal = Terminal::in_foreground().filter(|_| is_on_terminal());
         let scope = Scope::new()?;
         let mut watcher = Watcher::start(scope.before.clone())?;
         // Not a pipe: without `unsafe`, only a socket can be read by its inherited number.
@@ -215,7 +214,10 @@ impl Child {
         match (self.code, Signal::try_from(signal)) {
             // Only processes that the command left remain, in its group and elsewhere.
             (Some(_), Ok(signal)) => drop(self.family.signal(signal)),
-            _ => self.family.forward(signal),
+            _ => {
+                self.family.remember(signal);
+                self.family.forward(signal);
+            }
         }
     }
 
@@ -225,6 +227,8 @@ impl Child {
         // All of it: a process that did not stop would run on without renewals (L1).
         self.family.signal(Signal::SIGSTOP);
         let was_asked = std::mem::take(&mut self.stopping);
+        // In a pipeline another process may need the keyboard.
+        let takes = self.terminal.is_some() || is_for_a_terminal(why) || is_on_terminal();
         if processes::are_orphaned() {
             if !was_asked && is_for_a_terminal(why) && Terminal::in_foreground().is_none() {
                 self.hang_up();
@@ -237,7 +241,7 @@ impl Child {
             self.family.signal(Signal::SIGKILL);
             return;
         }
-        self.terminal = Terminal::in_foreground();
+        self.terminal = Terminal::in_foreground().filter(|_| takes);
         if self.terminal.is_some() {
             Terminal::give_to(self.family.command);
         }
@@ -356,6 +360,10 @@ fn tokens(held: &[Lease]) -> String {
     let tokens: BTreeMap<&str, u64> =
         held.iter().map(|lease| (lease.name().as_str(), lease.token().get())).collect();
     serde_json::to_string(&tokens).expect("BUG: names and numbers are JSON")
+}
+
+fn is_on_terminal() -> bool {
+    stdin().is_terminal() && io::stdout().is_terminal()
 }
 
 fn is_for_a_terminal(why: i32) -> bool {

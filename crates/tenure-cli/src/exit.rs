@@ -89,11 +89,16 @@ impl Stop {
 
 /// Says why, in one line, and turns it into an exit code: the one place for what ends the command.
 pub(crate) fn say(stop: &Stop) -> ExitCode {
+    tell(stop);
+    lines::flush(LAST_LINES);
+    ExitCode::from(stop.code)
+}
+
+/// The same for who waits for its reader.
+pub(crate) fn tell(stop: &Stop) {
     if !stop.line.is_empty() {
         warn(&ending(&stop.line, stop.code));
     }
-    lines::flush(LAST_LINES);
-    ExitCode::from(stop.code)
 }
 
 /// A line that ends the command has its exit code, for a mail of cron or a journal, which do not show it.

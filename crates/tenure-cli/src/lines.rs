@@ -19,12 +19,12 @@ pub(crate) fn say(lines: String) {
     put(Text::Lines(lines));
 }
 
-/// Waits until all is written, but no longer than this.
-pub(crate) fn flush(patience: Duration) {
-    if let Some(Some(lines)) = LINES.get() {
-        let state = lines.state();
-        drop(lines.written.wait_timeout_while(state, patience, |state| state.written < state.put));
-    }
+/// Waits until all is written, but no longer than this. True if it is.
+pub(crate) fn flush(patience: Duration) -> bool {
+    let Some(Some(lines)) = LINES.get() else { return true };
+    let waits = |state: &mut State| state.written < state.put;
+    let waited = lines.written.wait_timeout_while(lines.state(), patience, waits);
+    !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
 }
 
 fn put(text: Text) {

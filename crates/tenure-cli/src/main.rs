@@ -31,7 +31,7 @@ mod view;
 mod waiting;
 mod watcher;
 
-use std::{io, os::unix::net::UnixStream, panic, process::ExitCode};
+use std::{io, os::unix::net::UnixStream, panic, process::ExitCode, time::Duration};
 
 use clap::{CommandFactory, Parser};
 use tenure::command::shown;
@@ -40,6 +40,8 @@ use tracing_subscriber::{field::MakeExt, fmt::format::debug_fn};
 use crate::{
     args::{Cli, Verb},
     exit::Stop,
+    signals::Signals,
+    waiting::pause,
 };
 
 fn main() -> ExitCode {
@@ -104,23 +106,40 @@ fn main_loop(cli: Cli) -> ExitCode {
             Verb::Completions { shell } => view::completions(shell),
         }
     });
-    // A name lookup that hangs must not delay the exit: nothing that is left there matters any more.
-    runtime.shutdown_background();
     let code = match done {
-        Ok(code) => {
-            lines::flush(exit::LAST_LINES);
-            code
-        }
+        Ok(code) => code,
         Err(stop) => {
-            exit::say(&stop);
+            exit::tell(&stop);
             stop.code()
         }
     };
+    runtime.block_on(last_lines());
+    // A name lookup that hangs must not delay the exit: nothing that is left there matters any more.
+    runtime.shutdown_background();
     if let Ok(ourselves) = processes::ourselves() {
         death::die_if(code, &ourselves);
     }
     ExitCode::from(code)
 }
+
+/// Waits until the last lines are written. A signal ends the wait.
+async fn last_lines() {
+    let Ok(mut signals) = Signals::listen() else { return };
+    let written = async {
+        while !lines::flush(LOOK) {
+            pause(LOOK).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = written => {}
+        _ = signals.asked_to_end() => {}
+        () = pause(exit::LAST_LINES) => {}
+    }
+}
+
+/// How often it is looked whether they are.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Its signal handling panics if the system provides no descriptors. So these and some more are opened before;
 /// without them no store could be reached either.

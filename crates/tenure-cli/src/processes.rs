@@ -39,7 +39,7 @@ pub(crate) struct Family {
     pub(crate) scope: Scope,
     /// The owner of the lock, which is in the environment of all descendants of the command.
     pub(crate) owner: String,
-    /// Those that were sent TERM or KILL: if their parents end first, they are no daemons.
+    /// Those that were at work when the command was asked to end, or was ended: if their parents end first, they are no daemons.
     pub(crate) known: HashSet<ProcessKey>,
 }
 
@@ -61,6 +61,15 @@ impl Family {
         }
         if let Some(command) = self.command().filter(|process| process.group != self.command) {
             command.signal(signal);
+        }
+    }
+
+    /// Before a signal that asks the command to end is passed on: what it waits for, in a session of its own, is no daemon if the
+    /// command ends first.
+    pub(crate) fn remember(&mut self, signal: i32) {
+        let ends = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
+        if ends.into_iter().any(|end| end as i32 == signal) {
+            self.known.extend(self.descendants().iter().map(Process::known));
         }
     }
 

@@ -306,7 +306,10 @@ pub(crate) fn watch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         let is_over = deadline.is_some_and(|deadline| deadline.first().is_over(TokioHost.now()));
         if let Some(watched) = &watched {
             let now = family(watched, Scope { adopts: watched.adopts, before: before.clone() }).descendants();
-            seen = now.iter().map(Process::known).collect();
+            // Until the last message is read, `tenure` may be dead, and so may be whose children they were.
+            if now.iter().any(|process| process.known() == watched.command) {
+                seen = now.iter().map(Process::known).collect();
+            }
         }
         match inbox.receive(left.min(CLOCKS)) {
             Ok(Some(Message::Watch(whom))) => watched = Some(whom),

@@ -263,6 +263,28 @@ fn one_fg_is_enough_after_a_stop() {
     shell.sees("got hello");
 }
 
+/// L6: after Ctrl-Z and `fg` the command of a pipeline had the terminal, `cat` was stopped when it read, and `tenure` with it.
+#[test]
+fn fg_of_a_pipeline_leaves_the_keyboard_to_it() {
+    let stage = Stage::new();
+    fs::write(stage.path("command"), PLAIN).unwrap();
+    let mut shell = Screen::shell(&stage);
+    shell.types("cat | $tenure run --ttl 60s job -- sh ./command\n");
+    let pid: i32 = stage.number("pid");
+    shell.types("\x1a");
+    shell.sees("Stopped");
+    shell.sees("ready> ");
+    shell.types("fg\n");
+    eventually("it goes on", PATIENCE, || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.contains(") S ").then_some(())
+    });
+    thread::sleep(Duration::from_millis(300));
+    assert_ne!(shell.foreground(), pid);
+    shell.types("\x03");
+    eventually("it has ended", PATIENCE, || (!is_alive(pid)).then_some(()));
+}
+
 /// A menu that reads each key itself ends with 130 when nothing was chosen: no key was a signal, and the loop around it goes on.
 #[test]
 fn an_exit_with_130_of_a_menu_ends_no_loop() {

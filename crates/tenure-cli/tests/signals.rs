@@ -4,13 +4,16 @@
 
 use std::{fs, os::unix::net::UnixDatagram, time::Duration};
 
-use nix::sys::signal::Signal;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use tenure_testkit::patience::eventually;
 
 use crate::screen::Screen;
 use crate::stage::{
     PATIENCE, Process, Stage, an_owner,
-    files::HOLD,
+    files::{BEAT, HOLD},
     process::{Ended, is_alive},
 };
 
@@ -166,6 +169,22 @@ fn a_second_signal_kills_the_command_and_what_it_left() {
         assert!(!is_alive(pid), "{command}");
         stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
     }
+}
+
+/// L1: one TERM ended the command and not what it waited for in a session of its own, which then counted as a daemon: the lock was
+/// released beside it.
+#[test]
+fn what_the_command_waits_for_is_no_daemon_after_a_signal() {
+    let stage = Stage::new();
+    let family = format!("setsid -w sh -c '{BEAT}' work; exit 5");
+    let mut holder = stage.start(&["run", "job", "--", "sh", "-c", &family]);
+    let work: i32 = stage.number("pid.work");
+    holder.signal(Signal::SIGTERM);
+    holder.runs_on(Duration::from_millis(500));
+    stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
+    kill(Pid::from_raw(work), Signal::SIGKILL).unwrap();
+    assert_eq!(holder.ended().code, 143);
+    stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
 }
 
 /// HUP and QUIT have other meanings, however often they come.
