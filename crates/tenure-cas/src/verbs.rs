@@ -565,8 +565,8 @@ impl CellVerb for NoteVerb<'_> {
     const CREATES: bool = false;
 
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Noted>, LedgerError> {
-        // Its time counts from the write, and its age too: where answers are slow, the write may be that much later than `now`, and a
-        // job would be due too early (L1).
+        // Kept and aged from the write. Where answers are slow, the write arrives up to this much later than `now`;
+        // otherwise a job would run too early (L1).
         let late = at.tolerance.saturating_sub(TOLERANCE);
         let longer = Memo::new(self.memo.text(), self.memo.kept() + at.tolerance - late);
         let memo = longer.as_ref().unwrap_or(self.memo);
@@ -661,7 +661,7 @@ mod tests {
 
     use super::*;
 
-    /// L1: of a write that came seconds after its reading, the memo was as old as the reading, and the job due too early.
+    /// L1: if a write arrived seconds after its reading, the memo had the age of the reading, and the job ran too early.
     #[test]
     fn a_memo_is_not_older_than_its_write() {
         let at = |seconds| Moment { boot: Duration::from_secs(seconds), wall: Duration::from_secs(seconds) };

@@ -41,10 +41,10 @@ impl Period {
 
     /// When the slot of now began, since the Unix epoch.
     ///
-    /// Slots are counted by the clock on the wall of the place: from midnight if they are shorter than a day, so that the last
-    /// one of a day may be short, and from a Monday at midnight if they are longer. So one of a day begins at midnight,
-    /// whatever the length of the day. An hour that the clock shows twice is two slots, but not two of other ones; a slot that
-    /// would begin in an hour that it leaves out begins at the end of that hour.
+    /// Slots are counted by the clock on the wall of the place: from midnight if they are shorter than a day, so that the
+    /// last one of a day may be short, and from a Monday at midnight if they are longer. So one of a day begins at
+    /// midnight, whatever the length of the day. An hour that the clock shows twice is two slots of an hour or of a part
+    /// of it, and one of any other length. A slot that would begin in a skipped hour begins at the end of that hour.
     pub(crate) fn began(self, zone: &TimeZone, now: Timestamp) -> Duration {
         let local = zone.to_datetime(now);
         let first = if self.0 < 24 * HOUR { local.date() } else { civil::date(1970, 1, 5) };
@@ -62,12 +62,12 @@ impl Period {
     }
 }
 
-/// When the clock on the wall shows this for the first time, or what comes after it.
+/// When the local clock first shows this time or, if it skips it, when the clock is set forward.
 fn on_wall(zone: &TimeZone, shown: civil::DateTime) -> Option<Timestamp> {
     let at = zone.to_timestamp(shown).ok()?;
     match zone.to_datetime(at) == shown {
         true => Some(at),
-        // It leaves that out: `at` is as long after the change as what was asked for is after its hour began.
+        // The clock skips that time, and `at` is after the change.
         false => zone.preceding(at + SignedDuration::from_nanos(1)).next().map(|change| change.timestamp()),
     }
 }
@@ -90,7 +90,7 @@ const LONGEST: Duration = Duration::from_secs(180 * 24 * 3600);
 /// The zone of this host: that of `TZ`, or of its settings, or UTC if it has none.
 ///
 /// # Errors
-/// It has one that is not known: days would be counted in another zone than those of the other hosts.
+/// Its zone is not known. With UTC instead, its days would differ from those of other hosts.
 pub(crate) fn zone_of_host() -> Result<TimeZone, Stop> {
     let is_named = std::env::var_os("TZ").is_some_and(|zone| !zone.is_empty());
     let is_absent = || fs::symlink_metadata(SETTING).is_err_and(|error| error.kind() == ErrorKind::NotFound);
@@ -151,8 +151,8 @@ mod tests {
             assert_eq!(slots("6h", place, from, to), 4, "{place} {from}");
             assert_eq!(slots("15m", place, from, to), hours * 4, "{place} {from}");
         }
-        // What would begin between two and three o'clock begins at three: a run of that slot was counted for half an hour later,
-        // so it ran at each start until then.
+        // A slot that would begin between two and three o'clock begins at three. It began at half past three, in the
+        // future, so the job ran at each start until then.
         for (period, number) in [("75m", 20), ("80m", 18), ("150m", 10), ("50m", 29)] {
             assert_eq!(
                 slots(period, "Europe/Berlin", "2026-03-28T23:00Z", "2026-03-29T22:00Z"),
@@ -164,7 +164,8 @@ mod tests {
         assert_eq!(slots("day", "Europe/Berlin", "2026-10-18T22:00Z", "2026-10-25T23:00Z"), 7);
     }
 
-    /// A slot that would begin with the hour that is left out began half a year ago, and its run was skipped.
+    /// A slot that begins exactly at the skipped hour got the change before that, half a year earlier, and its run was
+    /// skipped.
     #[test]
     fn a_slot_that_begins_with_the_change_begins_there() {
         for (period, place, now, began) in [

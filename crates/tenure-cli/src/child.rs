@@ -64,7 +64,7 @@ pub(crate) struct Child {
     watcher: Watcher,
     /// The exit code, once it has ended.
     code: Option<u8>,
-    /// How the last check of its health has ended.
+    /// The exit code of the last health check that ended.
     checked: Option<i32>,
     /// One of its processes may not be killed, and that was printed.
     is_out_of_reach: bool,
@@ -129,7 +129,7 @@ impl Child {
     /// What has changed since the last check.
     pub(crate) fn look(&mut self) -> ChildChange {
         let change = if self.code.is_none() { self.look_at_command() } else { ChildChange::None };
-        // Orphans of the command, so that no zombies stay, and the watcher.
+        // Orphans of the command, so that no zombies remain, the watcher, and the health check.
         for pid in self.family.others() {
             if let Ok(Some((_, status))) = waitpid(raw(pid), WaitOptions::NOHANG) {
                 if self.family.check == Some(pid) {
@@ -144,8 +144,8 @@ impl Child {
         self.code.map_or(change, ChildChange::Ended)
     }
 
-    /// Where what is left of the command is found, the command stays a zombie until the end: its pid, which is the number of its
-    /// group, cannot become another's, which would be signalled for it.
+    /// If `tenure` adopts orphans, the command stays a zombie until all of them have ended. Until then no other process
+    /// can get its pid, which is the id of its group, and be signalled by mistake.
     fn look_at_command(&mut self) -> ChildChange {
         let command = self.family.command;
         self.terminal.iter_mut().for_each(Terminal::look);
@@ -157,13 +157,13 @@ impl Child {
         match ask(WaitIdOptions::EXITED | keeps) {
             Ok(Some(status)) => self.code = self.ended(&status),
             Ok(None) => {}
-            // Another process has waited for it: even so it has ended.
+            // Another process has reaped it, so it has ended.
             Err(_) => self.code = Some(exit::INTERNAL),
         }
         stopped.filter(|why| self.is_job_control(*why)).map_or(ChildChange::None, ChildChange::Suspended)
     }
 
-    /// Starts a line that says whether the command works. It does not work under the lock.
+    /// Starts a health check, a line for `sh`. It is not part of the family.
     pub(crate) fn start_check(&mut self, line: &OsStr) -> io::Result<()> {
         let mut check = Command::new("sh");
         let check =
@@ -175,7 +175,7 @@ impl Child {
         Ok(())
     }
 
-    /// How it has ended.
+    /// Its exit code, once it has ended.
     pub(crate) fn check_ended(&self) -> Option<i32> {
         self.checked
     }
@@ -184,8 +184,8 @@ impl Child {
     fn ended(&self, status: &WaitIdStatus) -> Option<u8> {
         let signal = status.terminating_signal();
         let code = status.exit_status().or_else(|| Some(i32::from(exit::SIGNAL) + signal?))?;
-        // A program that handles Ctrl-C may end with the code of a death by it; but one that reads each key itself, as a menu does,
-        // has a reason of its own for such a code.
+        // A program that handles Ctrl-C may end with the code of a death by it; but a program that reads each key itself,
+        // such as a menu, uses that code for its own reasons.
         let is_key = signal.is_some() || self.terminal.as_ref().is_some_and(Terminal::has_keys);
         let key = Signal::try_from(code - i32::from(exit::SIGNAL)).ok().filter(|_| is_key);
         key.inspect(|key| death::ended_by(*key, self.terminal.is_some()));
@@ -227,7 +227,7 @@ impl Child {
         // All of it: a process that did not stop would run on without renewals (L1).
         self.family.signal(Signal::SIGSTOP);
         let was_asked = std::mem::take(&mut self.stopping);
-        // In a pipeline another process may need the keyboard.
+        // In a pipeline another process may need the terminal.
         let takes = self.terminal.is_some() || is_for_a_terminal(why) || is_on_terminal();
         if processes::are_orphaned() {
             if !was_asked && is_for_a_terminal(why) && Terminal::in_foreground().is_none() {
@@ -424,11 +424,11 @@ fn opens(gate: &str) -> io::Result<bool> {
     Ok(said? == 1)
 }
 
-/// The controlling terminal, if this process group has its foreground. The standard input may be something else: `sudo`, `ssh` and
-/// `psql` ask on the terminal.
+/// The controlling terminal, if this process group is in its foreground. Not the standard input, which may be a pipe:
+/// `sudo`, `ssh` and `psql` ask on the terminal.
 struct Terminal {
     settings: Option<Termios>,
-    /// When Ctrl-C was last seen to be no signal there.
+    /// When it was last raw, so that Ctrl-C sent no signal.
     raw: Option<Moment>,
 }
 
@@ -439,7 +439,7 @@ impl Terminal {
         is_ours.then(|| Self { settings: tcgetattr(&tty).ok(), raw: None })
     }
 
-    /// `/dev` may be empty.
+    /// The standard input if `/dev` is empty.
     fn open() -> Option<OwnedFd> {
         let tty = File::open("/dev/tty").map(OwnedFd::from);
         tty.or_else(|_| stdin().as_fd().try_clone_to_owned()).ok()
@@ -452,7 +452,8 @@ impl Terminal {
         }
     }
 
-    /// A program that reads each key itself sets the terminal back just before it ends.
+    /// Whether Ctrl-C sends a signal. A program that reads each key itself restores the terminal just before it ends, so
+    /// a raw terminal counts for a moment longer.
     fn has_keys(&self) -> bool {
         self.raw.is_none_or(|raw| raw.elapsed(TokioHost.now()) >= RECENTLY)
     }
@@ -479,7 +480,7 @@ impl Terminal {
     fn take_back(&self, child_was_killed: bool) {
         Self::give_to(getpgrp());
         if let Some(settings) = self.settings.as_ref().filter(|_| child_was_killed) {
-            // Not when all is written: the output of the terminal may be stopped.
+            // Without waiting for the output, which may be stopped (Ctrl-S).
             let _ = Self::open().map(|tty| tcsetattr(tty, SetArg::TCSANOW, settings));
         }
     }
@@ -493,7 +494,7 @@ const GIVEN: &str = "given";
 const REFUSED: &str = "refused";
 const ASKED_FOR: &str = "asked-for";
 
-/// How long after a terminal was raw an exit with 130 is no Ctrl-C.
+/// How long after the terminal was raw an exit code of 130 does not mean Ctrl-C.
 const RECENTLY: Duration = Duration::from_millis(500);
 
 /// How often ending processes are checked.

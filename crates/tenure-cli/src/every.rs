@@ -70,8 +70,8 @@ impl<'a> Every<'a> {
         }
     }
 
-    /// Completes once another process of this host with the same command line stands first in the queue: one waiter is enough.
-    /// Otherwise a scheduler piles them up behind a job that hangs.
+    /// Completes when another process of this host with the same command line is ahead in the queue. One waiter is
+    /// enough; otherwise a scheduler starts more and more of them behind a job that hangs.
     pub(crate) async fn behind(&self, locks: &Locker, ours: &Label) -> Stop {
         let is_here = |label: &&Label| (&label.host, &label.command) == (&ours.host, &ours.command);
         let is_same =
@@ -191,8 +191,8 @@ impl<'a> Every<'a> {
     }
 }
 
-/// When the queue is looked at for another waiter of this host: not by a run that is granted immediately, and less and less
-/// often where no waiter is shown.
+/// The pause before the first check of the queue for another waiter of this host, which a run that is granted immediately
+/// never makes; and the longest pause.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 const LAST_LOOK: Duration = Duration::from_secs(30);
 

@@ -26,7 +26,7 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// Plus the number of a signal.
 pub(crate) const SIGNAL: u8 = 128;
 
-/// How long the last lines may take to be written. Nothing is held by then, and the reader may be a pager.
+/// How long to wait until the last lines are written. No lock is held by then, and the reader may be a pager.
 pub(crate) const LAST_LINES: Duration = Duration::from_secs(30);
 
 /// Why `tenure` ends, other than with the command's own exit code.
@@ -94,7 +94,7 @@ pub(crate) fn say(stop: &Stop) -> ExitCode {
     ExitCode::from(stop.code)
 }
 
-/// The same for who waits for its reader.
+/// The same, without waiting until it is written.
 pub(crate) fn tell(stop: &Stop) {
     if !stop.line.is_empty() {
         warn(&ending(&stop.line, stop.code));

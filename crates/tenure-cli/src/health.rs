@@ -1,4 +1,4 @@
-//! `lead --health`: a leader that lives and does nothing makes room for another host.
+//! `lead --health`: replaces a leader that runs but does no work.
 
 use std::{ffi::OsStr, time::Duration};
 
@@ -6,11 +6,11 @@ use tenure::backend::{Host, Moment, TokioHost};
 
 use crate::{child::Child, text};
 
-/// A command that says whether the leader works, and when it is asked.
+/// The health check of a leader, and its schedule.
 pub(crate) struct Health<'a> {
     line: &'a OsStr,
     every: Duration,
-    /// When the present check began, or the last one ended, or the command began.
+    /// When the current check began; or, if none runs, when the last one ended or the command began.
     since: Moment,
     is_asked: bool,
 }
@@ -20,8 +20,8 @@ impl<'a> Health<'a> {
         Self { line, every, since: TokioHost.now(), is_asked: false }
     }
 
-    /// Begins a check or looks at one. Why the leader does not work, if a check says so: it failed, or takes longer than from one to
-    /// the next.
+    /// Starts a check when it is due, and polls a running one. The reason if it failed, or takes longer than the
+    /// interval.
     pub(crate) fn failed(&mut self, child: &mut Child) -> Option<String> {
         let now = TokioHost.now();
         let is_late = self.since.elapsed(now) >= self.every;

@@ -172,8 +172,8 @@ pub(crate) async fn attach(global: &Global, args: Attach) -> Result<u8, Stop> {
     }
 }
 
-/// L1: `show` prints the owner of a running `tenure run` too. A lease never changes from the one kind to the other, so the answer
-/// does not age.
+/// L1: `show` also prints the owner of a running `tenure run`. A lease never changes from one kind to the other, so this
+/// answer cannot become outdated.
 async fn refuse_of_a_run(
     global: &Global,
     started: &mut Started<'_>,
@@ -194,13 +194,13 @@ async fn refuse_of_a_run(
     }
 }
 
-/// The name of the lock that the one command has that works under the lease of this owner.
+/// The name of the lock that excludes a second command under the lease of this owner.
 fn place_of(owner: OwnerId) -> String {
     format!("attach:{owner}")
 }
 
-/// The lease and the place of the command under it, or `None` if another command has that place. The place comes first: the renewal
-/// that attaches must not change the lease of another command.
+/// The lease, and the lock that excludes a second command under it; `None` if another command holds that. It is acquired
+/// first, because attaching renews the lease, and another command may use it.
 async fn ask_to_attach(
     global: &Global,
     started: &mut Started<'_>,

@@ -19,7 +19,7 @@ pub(crate) fn say(lines: String) {
     put(Text::Lines(lines));
 }
 
-/// Waits until all is written, but no longer than this. True if it is.
+/// Waits until all lines are written, at most this long. True if they are.
 pub(crate) fn flush(patience: Duration) -> bool {
     let Some(Some(lines)) = LINES.get() else { return true };
     let waits = |state: &mut State| state.written < state.put;
@@ -202,9 +202,9 @@ fn moved(n: usize, to: char) -> String {
     if n == 0 { String::new() } else { format!("\x1b[{n}{to}") }
 }
 
-/// How long a line may take to be written before its author goes on.
+/// How long the caller waits until its line is written.
 const SOON: Duration = Duration::from_millis(20);
-// The author may hold a lease of the shortest ttl.
+// The caller may hold a lease with the shortest ttl.
 const _: () = assert!(5 * SOON.as_millis() <= Timing::MIN_TTL.as_millis());
 /// How many lines wait for a reader.
 const MOST: usize = 256;

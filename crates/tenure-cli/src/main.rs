@@ -122,7 +122,7 @@ fn main_loop(cli: Cli) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Waits until the last lines are written. A signal ends the wait.
+/// Waits until the last lines are written, or for a signal.
 async fn last_lines() {
     let Ok(mut signals) = Signals::listen() else { return };
     let written = async {
@@ -138,7 +138,7 @@ async fn last_lines() {
     }
 }
 
-/// How often it is looked whether they are.
+/// Between two checks of that.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Its signal handling panics if the system provides no descriptors. So these and some more are opened before;

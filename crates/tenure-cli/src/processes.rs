@@ -23,23 +23,24 @@ use crate::{
     nested,
 };
 
-/// The command, its process group, and its descendants, also those with a session of their own, as `su -c` makes one. Once the
-/// ancestors of such a process have ended by themselves, it is a daemon, and does not belong to it.
+/// The command, its process group, and its descendants, even those in a separate session (`su -c`). A process in a
+/// separate session whose ancestors have ended by themselves is a daemon, and not part of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Family {
-    /// The command. It is the leader of its group at the start. Where `tenure` adopts orphans, it waits for the command only when
-    /// all have ended: until then neither the pid nor the number of the group can become another's.
+    /// The command. It is the leader of its group at the start. If `tenure` adopts orphans, it reaps the command only
+    /// after all of them have ended: until then no other process or group can get this id.
     pub(crate) command: Pid,
     /// `tenure`, the parent of the command.
     pub(crate) tenure: Pid,
     /// The watcher: a child of `tenure` that does not belong to the family.
     pub(crate) watcher: Option<Pid>,
-    /// A check of the command's health: the same.
+    /// The health check: the same.
     pub(crate) check: Option<Pid>,
     pub(crate) scope: Scope,
     /// The owner of the lock, which is in the environment of all descendants of the command.
     pub(crate) owner: String,
-    /// Those that were at work when the command was asked to end, or was ended: if their parents end first, they are no daemons.
+    /// The family when the command was asked to end, or was stopped. If the parents of these processes end first, they
+    /// are not daemons.
     pub(crate) known: HashSet<ProcessKey>,
 }
 
@@ -64,8 +65,8 @@ impl Family {
         }
     }
 
-    /// Before a signal that asks the command to end is passed on: what it waits for, in a session of its own, is no daemon if the
-    /// command ends first.
+    /// Records the family before a signal that asks the command to end is passed on. Otherwise a process in a separate
+    /// session would count as a daemon if the command ended first.
     pub(crate) fn remember(&mut self, signal: i32) {
         let ends = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
         if ends.into_iter().any(|end| end as i32 == signal) {
@@ -75,7 +76,7 @@ impl Family {
 
     /// Sends a signal to all processes. False without the permission for one of them, as after a change of user.
     pub(crate) fn signal(&mut self, signal: Signal) -> bool {
-        // First, because a process that has lost its parent is not found by it any more.
+        // First, because a process whose parent has ended can no longer be found through it.
         let all = self.all().unwrap_or_else(|_| self.command().into_iter().collect());
         if matches!(signal, Signal::SIGTERM | Signal::SIGKILL) {
             self.known.extend(all.iter().map(Process::known));
@@ -91,7 +92,7 @@ impl Family {
     /// True once no process is left that can run. A dead process stays in its group until its parent waits for it,
     /// perhaps forever: it does not count.
     pub(crate) fn is_gone(&self) -> bool {
-        // Of those that are there, one is found without a look at all processes of the machine.
+        // Fast path: usually a living process is found without listing all processes of the machine.
         if self.scope.adopts && self.descendants().iter().any(|process| !process.is_dead) {
             return false;
         }
@@ -162,8 +163,8 @@ impl Family {
         Ok(all)
     }
 
-    /// Those that are found from parent to child, so at a cost that does not grow with the machine: all, but for what the system
-    /// leaves out of a list while another process ends.
+    /// The family found from parent to child. The cost does not depend on the number of processes of the machine, but
+    /// `/proc` may omit a child while another one ends.
     pub(crate) fn descendants(&self) -> Vec<Process> {
         let is_here = |pid: &Pid| getsid(Some(*pid)) == getsid(None);
         let children = self.children().unwrap_or_default().into_iter().filter(is_here);
@@ -178,15 +179,15 @@ impl Family {
         [self.watcher, self.check].contains(&Some(pid))
     }
 
-    /// Ends a check that still runs: its answer is of no use.
+    /// Kills a running health check.
     pub(crate) fn end_check(&self) {
         if let Some(check) = self.check {
-            // `tenure` has not waited for it: the number is its own.
+            // OK because `tenure` has not reaped it, so no other process has this id.
             let _ = killpg(check, Signal::SIGKILL);
         }
     }
 
-    /// The children of `tenure` but for the command, as far as they are known.
+    /// The children of `tenure` other than the command, as far as they are known.
     pub(crate) fn others(&self) -> Vec<Pid> {
         let found = if self.scope.adopts { self.children().unwrap_or_default() } else { Vec::new() };
         let others = found.into_iter().filter(|pid| *pid != self.command && !self.is_helper(*pid));
@@ -247,7 +248,7 @@ fn lists(all: &[Process], pid: Pid) -> bool {
     all.iter().any(|process| process.pid == pid)
 }
 
-/// The process of this key, if it is still there.
+/// The process with this key, if it still exists.
 fn still(key: ProcessKey) -> Option<Process> {
     Process::look(Pid::from_raw(key.0)).filter(|process| process.known() == key)
 }
@@ -265,11 +266,11 @@ fn with_descendants(all: &mut Vec<Process>) {
     }
 }
 
-/// What is left of a command whose `tenure` has died: of those that were seen, of its group, and of the session by the owner in
-/// the environment; and the descendants of all of them.
+/// What is left of a command after `tenure` has died: processes in `seen`, its group, and processes of the session with
+/// the owner in their environment; and the descendants of all of these.
 pub(crate) fn orphans(command: ProcessKey, seen: &HashSet<ProcessKey>, owner: &str) -> Vec<Process> {
     let group = Pid::from_raw(command.0);
-    // Waited for by process 1, the number may be another's by now.
+    // Process 1 may have reaped the command, and another process may have its id.
     let is_its = Process::look(group).is_none_or(|leader| leader.known() == command);
     let is_marked =
         |process: &Process| process.environment().is_some_and(|all| nested::is_under(&all, owner));
@@ -396,7 +397,7 @@ impl Process {
 /// A pid and the start time of the process.
 pub(crate) type ProcessKey = (i32, u64);
 
-/// That of a process that has just been started.
+/// The key of a process that was just started.
 pub(crate) fn key(pid: Pid) -> ProcessKey {
     Process::look(pid).map_or((pid.as_raw(), 0), |process| process.known())
 }
@@ -482,7 +483,7 @@ pub(crate) fn are_orphaned() -> bool {
     !all.iter().any(|process| process.group == group && process.parent.is_some_and(cares))
 }
 
-/// True if this process has our command line. One that is not seen has not.
+/// True if this process has our command line; false if that cannot be read.
 pub(crate) fn is_our_twin(pid: u32) -> bool {
     let line = |whose: &str| fs::read(format!("/proc/{whose}/cmdline")).ok().filter(|line| !line.is_empty());
     line("self").is_some_and(|ours| line(&pid.to_string()) == Some(ours))

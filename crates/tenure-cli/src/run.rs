@@ -171,7 +171,7 @@ impl<'a> Started<'a> {
         Ok(guards)
     }
 
-    /// Refuses `--linger` before the command starts if the store has said that it grants less: at its end it would be too late.
+    /// Refuses a `--linger` that the store does not grant, before the command starts.
     pub(crate) fn may_linger(&self) -> Result<(), Stop> {
         let (promises, linger) = (self.locks.promises(), self.task.hold.linger);
         match linger.filter(|linger| linger.ttl() > promises.served_ttl) {
@@ -209,7 +209,7 @@ impl<'a> Started<'a> {
         let waiting = if is_patient { waiting.for_ever() } else { waiting };
         let set = |lock| task.set(lock, (*ttl, *stopping));
         let asking = LockRequest { locks, waiting: &waiting, budget };
-        // Who says how long to wait, waits.
+        // A run with `--wait` or `-n` is not skipped.
         let every = self.every.as_ref().filter(|_| budget.0.is_none());
         let behind = async {
             match every {
@@ -338,7 +338,7 @@ impl LockNames {
         first.expect("BUG: something is held").clone()
     }
 
-    /// The locks that were asked for, of those that are held: `attach` holds one more.
+    /// The held locks that the user named. `attach` holds one more.
     fn leases(&self, held: &Guards) -> Vec<Lease> {
         match self.how {
             How::All => held.iter().cloned().collect(),
@@ -446,7 +446,7 @@ struct LockedCommand<'a> {
     name: &'a str,
     stopping: Stopping,
     guard: Guards,
-    /// Those that the user named.
+    /// The locks that the user named.
     leases: Vec<Lease>,
     /// The lock that was named first.
     first: Lease,
@@ -516,7 +516,7 @@ impl LockedCommand<'_> {
                 if let Some(linger) = self.task.hold.linger {
                     self.release.lingering(self.guard, linger.ttl(), signals).await;
                 } else if !daemons.is_empty() {
-                    // They work on: only the ttl says when another owner may.
+                    // The daemons still run, so only the ttl ends the lease.
                     self.guard.detach();
                 } else if is_planned {
                     // Validity ends with it; the lease on the store lasts longer.
@@ -812,7 +812,7 @@ pub(crate) struct Task {
     /// The command is a line for a shell.
     is_line: bool,
     argv: Vec<OsString>,
-    /// What says whether it works, and how often that is asked.
+    /// The line of the health check, and its interval.
     health: Option<(OsString, Duration)>,
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct Signals {
     asked: Option<(Signal, Moment)>,
     /// And once more.
     is_insisted: bool,
-    /// One of them, or HUP or QUIT, was passed on to the command.
+    /// INT, TERM, HUP or QUIT was passed on to the command.
     was_passed_on: bool,
 }
 
@@ -95,7 +95,7 @@ impl Signals {
         self.is_insisted
     }
 
-    /// The command was asked to end, as by a terminal that was closed.
+    /// A signal that asks the command to end was passed on, such as HUP when the terminal is closed.
     pub(crate) fn was_passed_on(&self) -> bool {
         self.was_passed_on
     }
@@ -112,7 +112,8 @@ impl Signals {
         }
     }
 
-    /// Waits for the next signal, which is for the command, or for what it left once it has ended; `None` if a child has changed.
+    /// Waits for the next signal for the command or, if that `has_ended`, for the processes that it left; `None` if a
+    /// child has changed.
     pub(crate) async fn next(&mut self, has_ended: bool) -> Option<i32> {
         loop {
             let signal = tokio::select! {
@@ -140,12 +141,11 @@ impl Signals {
 
 /// What comes again so soon is the same signal: `timeout` sends TERM to the process and then to its group.
 const ECHO: Duration = Duration::from_millis(20);
-/// And so soon it may be of the same stop, which reaches `tenure` on two ways: a service ends each of its processes, and one of them
-/// passes that on.
+/// A second signal within this time may belong to the same stop: systemd signals each process of a service, and a script
+/// in it may pass its signal on.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Whether Ctrl-C was pressed in a job of which `tenure` has the keyboard, as behind a pipe. It goes to the command as often as it is
-/// pressed.
+/// Whether this is a Ctrl-C on the terminal, which `tenure` receives if its input or output is a pipe.
 fn is_key(signal: Signal) -> bool {
     let has_keyboard = |tty: File| tcgetpgrp(tty).is_ok_and(|group| group == getpgrp());
     signal == SIGINT && File::open("/dev/tty").is_ok_and(has_keyboard)

@@ -147,7 +147,7 @@ impl Surroundings {
                 "{place} belongs to another account (uid {owner}); name a store with --url or {URL}"
             )));
         }
-        // Any account could lead the jobs of this one to a store of its own.
+        // Otherwise any account could make our jobs use its own store.
         let folder = path.parent().and_then(|folder| fs::metadata(folder).ok());
         let is_open = |mode: u32| mode & 0o002 != 0 && mode & 0o1000 == 0;
         if is_open(metadata.mode()) || folder.is_some_and(|folder| is_open(folder.mode())) {
@@ -345,7 +345,7 @@ mod tests {
         assert!(refused(around.named(None)).contains("cannot be looked at"));
     }
 
-    /// L1: any account could lead the jobs of root to a store of its own.
+    /// L1: any account could make the jobs of root use its own store.
     #[test]
     fn settings_that_any_account_may_write_are_refused() {
         let (folder, around) = surroundings(|_| None);

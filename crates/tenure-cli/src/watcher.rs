@@ -297,7 +297,8 @@ pub(crate) fn watch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let _ = SigSet::all().thread_block();
     let before: Vec<ProcessKey> = arguments.filter_map(|argument| read(argument.to_str()?)).collect();
     let (mut inbox, mut watched, mut deadline) = (Inbox::new(), None::<Watched>, None::<Deadline>);
-    // What was last seen at work: the death of `tenure` kills the command, whose children are then not found by their parent.
+    // The family when it was last complete. The death of `tenure` kills the command, and its children can then no longer
+    // be found through it.
     let mut seen = HashSet::new();
     loop {
         let left = deadline.map_or(CLOCKS, |deadline| deadline.first().remaining(TokioHost.now()));
@@ -306,7 +307,8 @@ pub(crate) fn watch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         let is_over = deadline.is_some_and(|deadline| deadline.first().is_over(TokioHost.now()));
         if let Some(watched) = &watched {
             let now = family(watched, Scope { adopts: watched.adopts, before: before.clone() }).descendants();
-            // Until the last message is read, `tenure` may be dead, and so may be whose children they were.
+            // `tenure` may have died before its last message is read. Then the command is not found, and the last
+            // complete family counts.
             if now.iter().any(|process| process.known() == watched.command) {
                 seen = now.iter().map(Process::known).collect();
             }
@@ -372,8 +374,7 @@ fn wait(family: &Family, until: Moment) {
     }
 }
 
-/// `tenure` is dead, and perhaps the command: the rest is what was seen, with its descendants, the group of the command, and each
-/// process of the session with the owner in its environment. Nothing is killed before all of it is known.
+/// `tenure` is dead, and perhaps the command. Kills what is left of the family, each time after all of it is known.
 fn kill_all(watched: &Watched, seen: &HashSet<ProcessKey>) {
     let mut seen = seen.clone();
     let began = TokioHost.now();
@@ -384,7 +385,7 @@ fn kill_all(watched: &Watched, seen: &HashSet<ProcessKey>) {
         for process in &left {
             process.signal(Signal::SIGKILL as i32);
         }
-        // Where `/proc` shows nothing, the group is all that is known.
+        // Without `/proc` only the group is known.
         let group = Pid::from_raw(watched.command.0);
         let is_empty = watched.adopts || killpg(group, Signal::SIGKILL) == Err(Errno::ESRCH);
         if left.is_empty() && is_empty || began.elapsed(TokioHost.now()) >= DYING {

@@ -96,7 +96,8 @@ fn an_attached_command_is_stopped_when_its_lease_is_lost(stage: &Stage) {
     stage.dies("pid.attached");
 }
 
-/// L1: a script whose `ssh` had lost its connection tried again on another host, and two commands worked with one token.
+/// L1: after its `ssh` had lost the connection, a script tried again on another host, and two commands ran with one
+/// token.
 fn one_command_at_a_time_works_under_a_lease(stage: &Stage) {
     let (_, text) = scaled_ttl(TTL);
     let lease = lock(stage, &["--ttl", &text]);

@@ -342,7 +342,7 @@ fn a_lock_lingers_after_a_command_that_did_not_end_well() {
     assert!(ended.code == 79 && ended.err.contains("--max-hold 300ms reached"), "{ended:?}");
     assert!(!is_free());
     assert_eq!(stage.run(&["break", "job"]).code, 0);
-    // It was asked to end, and failed; HUP, as of a terminal that is closed, left the lock free.
+    // It was asked to end, and failed. After HUP, as from a closed terminal, the lock was free.
     for signal in [Signal::SIGTERM, Signal::SIGHUP] {
         let command = format!("trap 'kill $!; exit 3' {}; echo >>up; sleep 60 & wait", &signal.as_str()[3..]);
         let asked = stage.start(&["run", "--linger", "1m", "job", "--", "sh", "-c", &command]);
@@ -362,7 +362,7 @@ fn a_lock_that_cannot_linger_is_refused_before_anything_runs() {
     stage
         .run(&["run", "--linger", "1m", "job", "--", "touch", "ran"])
         .complained(64, "--linger: redis accepts 5 s at most");
-    // While a larger one is rolled out, the server says so with the first grant.
+    // While a larger `max_ttl` is rolled out, the first grant tells the client.
     stage.run(&["-q", "run", "job", "--", "true"]).silent(0);
     let larger = stage.server().url("?max_ttl=2m");
     let rolled_out = ["--url", &larger, "run", "--linger", "1m", "job", "--", "touch", "ran"];
@@ -371,7 +371,7 @@ fn a_lock_that_cannot_linger_is_refused_before_anything_runs() {
     assert!(!stage.path("ran").exists());
 }
 
-/// L8: a lease whose owner was printed nowhere.
+/// L8: the lease stayed, and its owner was not printed.
 #[test]
 fn a_closed_standard_output_is_an_error_before_anything_is_left() {
     let stage = Stage::new();
@@ -383,7 +383,7 @@ fn a_closed_standard_output_is_an_error_before_anything_is_left() {
     assert!(stage.show("job")["holders"].as_array().unwrap().is_empty());
 }
 
-/// Started through the loader, it would start the loader again beside the command.
+/// Started through the loader, `tenure` would start the loader instead of itself.
 #[test]
 #[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 fn a_start_through_the_loader_is_refused_before_anything_runs() {
@@ -394,7 +394,7 @@ fn a_start_through_the_loader_is_refused_before_anything_runs() {
     assert!(!stage.path("ran").exists());
 }
 
-/// The one line of an error was lost if its reader rested for a second, as a pager does.
+/// The error line was lost if its reader paused for a second, as a pager does.
 #[test]
 fn the_line_of_an_error_waits_for_its_reader() {
     let stage = Stage::new();

@@ -180,7 +180,7 @@ fn one_process_of_a_host_waits_for_a_job() {
     let waits = stage.start(&every);
     stage.queued("job", &waits);
     stage.run(&every).complained(9, "of this host waits for it already");
-    // Who says how long it waits, waits; and so does another command of the same program, which was skipped with 0.
+    // A run with `--wait` waits, and so does another command line of the same program, which was once skipped with 0.
     let named = ["run", "-w", "200ms", "--every", "1h", "job", "--", "sh", "-c", "echo >>ran"];
     stage.run(&named).complained(1, "gave up after ");
     let other = stage.start(&["run", "--every", "1h", "job", "--", "sh", "-c", "echo other"]);

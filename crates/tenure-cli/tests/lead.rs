@@ -114,7 +114,7 @@ fn a_robbed_leader_campaigns_again(stage: &Stage) {
     assert_eq!(one.said().matches(". Stopped the command. Campaigning again\n").count(), 3, "{}", one.said());
 }
 
-/// A leader that lived and did nothing led for ever.
+/// A leader that did no work was never replaced.
 #[test]
 fn a_leader_whose_health_check_fails_or_hangs_makes_room() {
     for (check, why) in [
@@ -139,7 +139,7 @@ fn a_leader_whose_health_check_fails_or_hangs_makes_room() {
     }
 }
 
-/// The same without a failure, and a check that succeeds changes nothing: not even with a job that it leaves.
+/// `--max-hold` of a leader; and a health check that succeeds changes nothing.
 #[test]
 fn a_leader_steps_down_after_its_longest_term_and_not_before() {
     let stage = Stage::new();

@@ -343,8 +343,9 @@ fn what_left_the_group_works_under_the_lock(stage: &Stage) {
     stage.dies("pid.orphan");
 }
 
-/// L1: what had a session or an environment of its own went on beside the next holder after a `kill -9` of `tenure`: the death of the
-/// command hid whose child it was. It was said in `timeout … env -i`, in `su -c`, and by a title that is written over the environment.
+/// L1: after a `kill -9` of `tenure`, processes in a separate session, or in a separate group with a clean environment,
+/// ran next to the next holder: `su -c`, `timeout … env -i`, a title written over the environment. The death of the
+/// command hid whose children they were.
 #[test]
 fn a_killed_tenure_takes_what_does_not_look_like_its_own() {
     let clean = format!("env -i PATH=$PATH sh -c '{BEAT}' work");
@@ -357,14 +358,14 @@ fn a_killed_tenure_takes_what_does_not_look_like_its_own() {
         let stage = Stage::new();
         let mut holder = stage.start(&["run", "--ttl", "1s", "job", "--", "bash", "-c", &family]);
         stage.beats("work");
-        // The watcher looks each second.
+        // The watcher records the family each second.
         std::thread::sleep(Duration::from_millis(1100));
         holder.kill();
         stage.dies("pid.work");
     }
 }
 
-/// L1: a command in a session of its own that its parent waits for is stopped with it.
+/// L1: a process in a separate session whose parent waits for it is stopped too.
 #[test]
 fn a_session_that_is_waited_for_is_stopped() {
     let stage = Stage::new();
@@ -375,7 +376,7 @@ fn a_session_that_is_waited_for_is_stopped() {
     assert!(!is_alive(stage.number("pid.deaf")));
 }
 
-/// L1: a planned end released the lock beside a daemon that it named.
+/// L1: at `--max-hold` the lock was released although the line named a running daemon.
 #[test]
 fn a_lease_is_not_released_beside_a_daemon() {
     let stage = Stage::new();
@@ -386,7 +387,7 @@ fn a_lease_is_not_released_beside_a_daemon() {
     kill(Pid::from_raw(stage.number("pid.daemon")), Signal::SIGKILL).unwrap();
 }
 
-/// L1: once the command had ended, its pid was free for another process, which was signalled for it.
+/// L1: after the command had ended, another process could get its pid, and was signalled.
 #[test]
 fn the_pid_of_the_command_is_kept_while_what_it_left_works() {
     let stage = Stage::new();
@@ -428,8 +429,8 @@ fn while_nobody_can_be_looked_for_nobody_is_gone() {
     holder.ended().silent(0);
 }
 
-/// What makes a session of its own, and whose parent has ended, is a daemon: neither waited for nor stopped, and at a loss that is
-/// said.
+/// A process in a separate session whose parent has ended is a daemon: neither waited for nor stopped, and named at a
+/// loss.
 fn a_daemon_is_neither_waited_for_nor_stopped(stage: &Stage) {
     let family = format!("(setsid sh -c '{BEAT}' daemon &) ; until [ -e pid.daemon ]; do sleep 0.05; done");
     stage.run(&["run", "job", "--", "sh", "-c", &family]).silent(0);

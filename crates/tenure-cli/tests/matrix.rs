@@ -1,5 +1,5 @@
-//! What a plain command does in a shell on a terminal, and what it does under `tenure`: the same, for each kind of standard input, each
-//! way to be started and each thing that happens. A difference stands in [`REASONS`] with its reason.
+//! A command in a shell on a terminal behaves under `tenure` as it does without, for each standard input, way to start it
+//! and event. [`REASONS`] lists the differences.
 
 #![cfg(target_os = "linux")]
 
@@ -14,14 +14,14 @@ use tenure_testkit::patience::eventually;
 use crate::screen::Screen;
 use crate::stage::{PATIENCE, Stage, process::is_alive};
 
-/// Where the command reads from.
+/// The standard input: its name, and what is typed before and after the command.
 const INPUTS: [(&str, &str, &str); 4] =
     [("terminal", "", ""), ("pipe", "echo data | ", ""), ("null", "", " </dev/null"), ("here", "", " <doc")];
 
-/// How it is started: typed, by a script that goes on, by a script that becomes it, and as the only program of its terminal.
+/// How it is started: typed; by a script; by a script that `exec`s it; without an interactive shell.
 const STARTS: [&str; 4] = ["typed", "dash", "exec", "alone"];
 
-/// A command that asks on the terminal, and one that is up until it is told; each writes how it ended.
+/// A command that asks on the terminal, and one that runs until a signal; each writes how it ended.
 const ASKS: &str = "echo $$ >pid; printf 'name? ' >/dev/tty; read x </dev/tty; echo got $x; echo $x >end";
 const WORKS: &str = "trap 'echo int >>end; exit 7' INT; trap 'echo hup >>end; exit 8' HUP; trap 'echo term >>end; exit 9' TERM; \
                      echo $$ >pid; while :; do sleep 0.05; done";
@@ -49,13 +49,13 @@ const EVENTS: [Event; 7] = [
     Event::Killed,
 ];
 
-/// Where `tenure` differs, and why.
+/// The differences, with their reasons.
 const REASONS: [(Event, &str); 1] = [(
     Event::Killed,
     "who kills `tenure` kills what holds the lock: its command ends with it. A plain command of a shell that is killed goes on",
 )];
 
-/// A shell on a terminal in which the command was started.
+/// A terminal with a shell in which the command runs.
 struct Cell {
     stage: Stage,
     shell: Screen,
@@ -102,7 +102,7 @@ impl Cell {
         eventually("the command has ended", PATIENCE, || (!is_alive(pid)).then_some(()));
     }
 
-    /// What can be seen of the outcome: the exit code, and what the command wrote.
+    /// The exit code, and what the command wrote.
     fn outcome(&self) -> String {
         self.has_ended();
         let code: String = eventually("the shell has gone on", PATIENCE, || {
@@ -124,7 +124,7 @@ impl Cell {
             }
             Event::CtrlC => {
                 self.shell.types("\x03");
-                // A script that has no trap ends with its command, and the shell that ran it goes on.
+                // A script without a trap ends with its command.
                 self.has_ended();
                 "ended".to_owned()
             }
@@ -135,7 +135,7 @@ impl Cell {
                 format!("said {:?}", self.stage.lines("end").first())
             }
             Event::CtrlZAndFg if start == "alone" => {
-                // No shell that could go on with it: nothing is suspended.
+                // No shell could continue it, so nothing is suspended.
                 self.shell.types("\x1a");
                 let is_there = is_alive(self.pid());
                 kill(Pid::from_raw(self.pid()), Signal::SIGKILL).unwrap();
@@ -196,7 +196,7 @@ fn parent(pid: i32) -> i32 {
     line.trim().parse().unwrap()
 }
 
-/// All inputs and starts of one thing that happens.
+/// One event, with all inputs and ways to start.
 fn row(event: Event) {
     for start in STARTS {
         let cells: Vec<_> = (0..INPUTS.len())
@@ -245,7 +245,7 @@ rows!(
     killed: Killed
 );
 
-/// `kill -STOP` of `tenure`: the shell takes the terminal, and one `fg` gives it to the command again.
+/// `kill -STOP` of `tenure`: the shell takes the terminal, and one `fg` returns it to the command.
 #[test]
 fn one_fg_is_enough_after_a_stop() {
     let stage = Stage::new();
@@ -263,7 +263,8 @@ fn one_fg_is_enough_after_a_stop() {
     shell.sees("got hello");
 }
 
-/// L6: after Ctrl-Z and `fg` the command of a pipeline had the terminal, `cat` was stopped when it read, and `tenure` with it.
+/// L6: after Ctrl-Z and `fg` of a pipeline the command got the terminal. Then the next read of `cat` stopped `cat` and
+/// `tenure`, and no renewal followed.
 #[test]
 fn fg_of_a_pipeline_leaves_the_keyboard_to_it() {
     let stage = Stage::new();
@@ -285,7 +286,8 @@ fn fg_of_a_pipeline_leaves_the_keyboard_to_it() {
     eventually("it has ended", PATIENCE, || (!is_alive(pid)).then_some(()));
 }
 
-/// A menu that reads each key itself ends with 130 when nothing was chosen: no key was a signal, and the loop around it goes on.
+/// A menu that reads each key itself exits with 130 if nothing was chosen. No signal was sent, so a loop around it
+/// continues.
 #[test]
 fn an_exit_with_130_of_a_menu_ends_no_loop() {
     let stage = Stage::new();

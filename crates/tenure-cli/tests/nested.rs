@@ -74,7 +74,7 @@ fn a_lease_may_be_renewed_and_broken_inside(stage: &Stage) {
         if ended.code == 0 && ended.err.contains("not known whether it was held") {
             return None;
         }
-        // An etcd cluster of which one member hangs may elect, and answers nothing meanwhile.
+        // An etcd cluster with a hung member answers nothing while it elects.
         if ended.code == 69 && ended.err.contains("did not answer within") {
             return None;
         }

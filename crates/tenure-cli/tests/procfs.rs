@@ -139,7 +139,7 @@ fn without_a_proc_the_group_is_watched_and_that_is_said() {
     stage.beats("left");
     stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
     stage.touch("go");
-    // On a busy machine a second line says what is waited for.
+    // On a busy machine a second line names what the run waits for.
     let ended = holder.ended();
     assert!(ended.code == 3 && ended.err.contains(BLIND), "{ended:?}");
     blind(&["-q", "run", "job", "--", "sh", "-c", "exit 4"]).ended().silent(4);

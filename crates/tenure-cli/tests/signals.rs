@@ -159,7 +159,7 @@ fn a_second_signal_kills_the_command_and_what_it_left() {
         }
         holder.signal(Signal::SIGTERM);
         stage.has_lines("told", 1);
-        // One stop that comes on two ways is one signal.
+        // A stop that arrives twice counts once.
         holder.signal(Signal::SIGTERM);
         holder.runs_on(Duration::from_millis(1100));
         stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
@@ -171,8 +171,8 @@ fn a_second_signal_kills_the_command_and_what_it_left() {
     }
 }
 
-/// L1: one TERM ended the command and not what it waited for in a session of its own, which then counted as a daemon: the lock was
-/// released beside it.
+/// L1: one TERM ended the command, and not the process in a separate session that it waited for. That one counted as a
+/// daemon, and the lock was released while it ran.
 #[test]
 fn what_the_command_waits_for_is_no_daemon_after_a_signal() {
     let stage = Stage::new();

@@ -311,8 +311,8 @@ mod tests {
         assert!(slots.is_vacated_within(WAIT).await && answered.elapsed() < PATIENCE);
     }
 
-    /// L6: a server that accepted connections and answered nothing kept the client from another one that was well for 20 s,
-    /// and a lease was lost.
+    /// L6: a server that accepted connections and did not answer kept the client from a healthy one for 20 s, and a lease
+    /// was lost.
     #[tokio::test(start_paused = true)]
     async fn a_server_that_hangs_keeps_no_client_from_another_one() {
         let (slots, is_promoted) = (Slots::new(PausedHost::new(1)), AtomicBool::new(false));

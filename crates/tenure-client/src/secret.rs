@@ -32,13 +32,13 @@ enum Source {
     Asked(Asked),
 }
 
-/// What is read from a file, on a thread of its own: a file may hang (a pipe, a server of files that is gone), and leases of other
-/// connections are renewed meanwhile.
+/// A read of a file, on its own thread: the file may hang (a pipe, a dead NFS server), which must not stop the renewals of other
+/// connections.
 #[derive(Clone, Default)]
 struct Reading(Arc<Mutex<Option<Receiver<io::Result<String>>>>>);
 
 impl Reading {
-    /// What was read; `None` if that is not known yet: then the next call has it.
+    /// The result, or `None` if the read has not finished; then the next call returns it.
     fn answer(
         &self,
         read: impl FnOnce() -> io::Result<String> + Send + 'static,
@@ -63,7 +63,7 @@ impl Reading {
     }
 }
 
-/// How long a file may take before its reader goes on: less than from one renewal of the shortest lease to the next.
+/// How long the caller waits: less than the interval between two renewals of the shortest lease.
 const SOON: Duration = Duration::from_millis(20);
 
 impl Secret {
@@ -72,7 +72,7 @@ impl Secret {
         Self(Source::File(path.into(), Reading::default()))
     }
 
-    /// In a line of a file that `read` reads at each connect.
+    /// Part of a file, which `read` reads at each connect, on a separate thread.
     pub fn in_line(read: impl Fn() -> io::Result<String> + Send + Sync + 'static) -> Self {
         Self(Source::Line(Arc::new(read), Reading::default()))
     }
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(nothing.now().unwrap_err().kind(), ErrorKind::Denied);
     }
 
-    /// L7: a pipe that is never written to stopped all leases of the process, and no signal ended it.
+    /// L7: a file that is a pipe without a writer stopped all renewals of the process, and no signal ended it.
     #[test]
     fn a_file_that_hangs_is_waited_for_elsewhere() {
         let folder = tempfile::tempdir().unwrap();
@@ -231,7 +231,7 @@ mod tests {
             );
         }
         fs::write(&file, "sesame\n").unwrap();
-        // The thread of the first call has it, or is about to.
+        // The thread of the first call reads it.
         let word = std::iter::repeat_with(|| secret.now().map(Cow::into_owned)).find_map(Result::ok);
         assert_eq!(word.as_deref(), Some("sesame"));
     }

@@ -104,7 +104,7 @@ impl Drop for Slot {
 }
 
 impl Slots {
-    /// None is taken.
+    /// No slot is taken.
     pub fn new(host: Arc<dyn Host>) -> Arc<Self> {
         Arc::new(Self { host, servers: Mutex::default() })
     }
@@ -113,7 +113,7 @@ impl Slots {
     /// of this handle is passed over, and asked after the others.
     ///
     /// # Errors
-    /// Of the server that was asked last. `occupied`: it still has the earlier connection, and may not get another one yet.
+    /// The error of the last server. `occupied` is the error of a server that still has the earlier connection.
     ///
     /// # Panics
     /// If there is no server: a bug.

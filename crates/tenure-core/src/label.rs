@@ -24,8 +24,7 @@ pub struct Label {
     #[doc(hidden)]
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "std::ops::Not::not"))]
     pub idles: bool,
-    /// A command of `tenure run` works under the lease until its owner releases it, so another process cannot attach to it. For
-    /// the command.
+    /// A command of `tenure` runs under the lease, so another process must not attach to it. For the command.
     #[doc(hidden)]
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "std::ops::Not::not"))]
     pub runs: bool,

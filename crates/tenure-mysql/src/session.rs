@@ -131,7 +131,7 @@ pub(crate) struct Session {
     end: Arc<End>,
     /// A row that was written over it was read back once: no trigger changes it.
     pub(crate) is_checked: AtomicBool,
-    /// The last reading says that the server takes no writes.
+    /// The last reading found `read_only`.
     pub(crate) is_read_only: AtomicBool,
     /// A lock is tried over it, in a transaction.
     is_trial: AtomicBool,
@@ -236,7 +236,7 @@ impl Session {
     /// Makes the table if there never was one.
     pub(crate) async fn create(&self) -> Result<(), CellError> {
         if !self.has_table().await? {
-            // The user may write through `read_only`.
+            // For a user that may write despite `read_only`.
             self.facts().must_take_writes(&self.name).map_err(CellError::Refused)?;
             self.ask(self.shared.sql.create()).await?;
             tracing::warn!(table = self.shared.config.quoted_table(), wait = ?OPENS_AFTER, "made the table of the locks");
@@ -282,7 +282,7 @@ impl Session {
     /// Runs one statement that writes.
     ///
     /// # Errors
-    /// Also if it wrote nothing, and the server takes no writes by what was read last.
+    /// Even without an error of the server, if it wrote nothing and the last reading found `read_only`.
     pub(crate) async fn write(&self, sql: String) -> Result<Answer, CellError> {
         let answer = self.ask(sql).await?;
         if answer.written == 0 {
@@ -292,7 +292,7 @@ impl Session {
     }
 
     /// # Errors
-    /// By what was read last the server takes no writes. This user could write there, and no other would see it.
+    /// The last reading found `read_only`. This user may write there anyway, but other clients would not see it.
     pub(crate) fn must_be_the_writer(&self) -> Result<(), CellError> {
         if !self.is_read_only.load(Ordering::Acquire) {
             return Ok(());

@@ -54,9 +54,9 @@ pub(crate) const CLOCK_OF_SERVER: &str = "SET SESSION timestamp = DEFAULT";
 /// What a statement says of itself begins with this.
 const SETS: &str = "/*M! SET STATEMENT ";
 
-/// That a write counts. The user may write through `read_only`, as `root` may; what it wrote after a fail-over would be seen
-/// by no other. `CONCAT`, since some servers say 0 and some OFF. With `binlog_format=STATEMENT` a replica runs the statement
-/// again, as a user of no host, and has `read_only` on.
+/// The condition of each write. `root` may write despite `read_only`, but after a failover no other client would see it.
+/// `CONCAT`, because some servers return 0 and some OFF. With `binlog_format=STATEMENT` a replica repeats the statement
+/// with `read_only` on, as a user without a host.
 const COUNTS: &str =
     "@@autocommit = 1 AND (CONCAT(@@global.read_only) IN ('0', 'OFF') OR RIGHT(USER(), 1) IN ('', '@'))";
 

@@ -304,7 +304,7 @@ impl PlacesBeside<Arc<Session>> for RowStore {
         let remove = self.shared.sql.remove((name, &keys), sql::THERE, session.may_delete());
         let is_removed = self.ask_in_line(session, remove).await?.written > 0;
         if !is_removed {
-            // No reading follows, and the server may take no writes.
+            // No reading follows, so `read_only` is checked here.
             reading(session, &session.ask(sql::time()).await?, 0)?;
             session.must_be_the_writer()?;
         }

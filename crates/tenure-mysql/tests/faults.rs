@@ -97,8 +97,8 @@ async fn a_server_that_takes_no_writes_is_told_from_one_that_does() {
     assert_eq!(bad.sql("SELECT name FROM tenure_lock WHERE name = 'new'"), "new");
 }
 
-/// L1: a user that may write through `read_only`, as `root` may, went on renewing on the old primary after a failover, and
-/// another client was granted the lock on the new one. No statement was refused there, and a session was judged once.
+/// L1: after a failover a user that may write despite `read_only`, such as `root`, continued to renew on the old primary,
+/// and another client was granted the lock on the new one.
 #[tokio::test]
 async fn a_user_that_may_write_to_a_replica_holds_nothing_there() {
     let (old, new) = (MysqlServer::start(), Recipe::new().set("read-only=1").start());
@@ -120,7 +120,8 @@ async fn a_user_that_may_write_to_a_replica_holds_nothing_there() {
     assert_eq!(old.sql("SELECT COUNT(*) FROM tenure_lock WHERE name = 'one' AND busy = 1"), "1");
 }
 
-/// L1: on one server that was set to read only such a user was granted locks, while `doctor` reported that there can be none.
+/// L1: such a user was granted locks on a single read-only server, although `doctor` reported that locks are impossible
+/// there.
 #[tokio::test]
 async fn no_verb_of_a_user_that_may_write_through_read_only_writes() {
     let server = MysqlServer::start();
@@ -134,7 +135,7 @@ async fn no_verb_of_a_user_that_may_write_through_read_only_writes() {
         waiters.push(of("held"));
         waiters[ahead].queue_behind(ahead).await;
     }
-    // One in the row of the lock, and one that has its own.
+    // One place is in the row of the lock, and one has its own row.
     let (near, far) = (&waiters[0], &waiters[6]);
     server.sql("SET GLOBAL read_only = 1");
     let before = server.sql("SELECT * FROM tenure_lock ORDER BY name");
@@ -166,7 +167,7 @@ async fn no_verb_of_a_user_that_may_write_through_read_only_writes() {
     assert_eq!(server.sql("SHOW TABLES"), "", "no table was made");
 }
 
-/// A replica runs the statements again, with `read_only` on: it must have the lease when it is promoted.
+/// A replica repeats the statements with `read_only` on. When it is promoted, it must have the lease.
 #[tokio::test]
 async fn a_replica_that_runs_the_statements_again_has_the_leases() {
     let primary =
@@ -186,8 +187,8 @@ async fn a_replica_that_runs_the_statements_again_has_the_leases() {
     until("the replica has the lease", async || replica.sql(rows) == primary.sql(rows)).await;
 }
 
-/// L6: a primary that accepted connections and answered nothing kept the client from the new one for 10 s and more: the two
-/// had one slot. A lease that was copied was lost.
+/// L6: a primary that accepted connections and did not answer kept the client from the new one for 10 s and more, because
+/// both shared a slot. A replicated lease was lost.
 #[tokio::test]
 async fn a_server_that_hangs_keeps_no_client_from_its_successor() {
     let (old, new) = (MysqlServer::start(), Recipe::new().set("read-only=1").start());

@@ -94,7 +94,7 @@ async fn a_session_whose_clock_was_set_ends_no_lease() {
     }
 }
 
-/// On MySQL the session is set up first. An error of that was thrown away, and what followed was called heavy contention.
+/// On MySQL the session is set up first. Its error was ignored, and the next one was reported as heavy contention.
 #[tokio::test]
 async fn a_transaction_that_is_open_from_the_login_is_told_on_mysql_too() {
     let server = Recipe::new().set("version=8.0.35").start();

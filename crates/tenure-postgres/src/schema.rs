@@ -32,7 +32,7 @@ pub(crate) struct ConnectionFacts {
     pub(crate) many_writers: Option<&'static str>,
     /// Where the table is, or would be made; none: the path of the role names no schema that there is.
     pub(crate) schema: Option<String>,
-    /// Why it is not known which table is meant: a pooler has said a path for all of its sessions, or another client has left it.
+    /// Why the table is ambiguous: a pooler, or another client, has set another `search_path` for this session.
     pub(crate) two_tables: Option<String>,
     /// What the commits of our writes wait for.
     pub(crate) awaiting: Awaiting,
@@ -131,7 +131,7 @@ impl ConnectionFacts {
     }
 
     /// # Errors
-    /// `Invalid` where it is not known which table is meant: another client may use the other one.
+    /// `Invalid` if the table is ambiguous: another client may use the other one.
     pub(crate) fn must_be_one_table(&self, place: &str) -> Result<(), BackendError> {
         match &self.two_tables {
             Some(what) => Err(error::refused(place, ErrorKind::Invalid, what)),
@@ -154,7 +154,7 @@ impl ConnectionFacts {
     }
 }
 
-/// Why a name without a schema is refused, by the path of the session and that of the role's login.
+/// Why a name without a schema is refused. Takes the `search_path` of the session and that of the role.
 fn two_tables(table: &str, session: &str, at_login: &str) -> String {
     format!(
         "this session's search_path ({session}) is not the role's ({at_login}), and they lead to different tables: \
@@ -208,9 +208,10 @@ pub(crate) fn since_epoch(at: SystemTime) -> Duration {
 /// Servers before 12 know no `attgenerated`, hence the way over JSON.
 ///
 /// **Nothing of it depends on what another client has left in the session**, where a pooler leads several clients over one:
-/// `reset_val` is a setting as the login of the role made it. A name without a schema is looked for along that path, for that
-/// role, and never among the temporary tables, which PostgreSQL itself searches first. It is looked for along the path of
-/// the session as well, since a pooler may have said that for all of its sessions: `own` is read before `login` changes it.
+/// `reset_val` is a setting as the login of the role made it. A name without a schema is looked for along that path, for
+/// that role, and never among the temporary tables, which PostgreSQL itself searches first. It is also looked up along
+/// the path of the session, because a pooler may set that for all of its sessions; `own` is read before `login` changes
+/// it.
 pub(crate) const LOOK: &str = "WITH own AS (SELECT current_schemas(false) AS schemas, current_setting('search_path') AS path, clock_timestamp() AS at), \
     set AS (SELECT name, reset_val FROM pg_settings WHERE name IN ('search_path', 'synchronous_commit')), \
     login AS (SELECT set_config('role', NULL, true) || \

@@ -60,8 +60,7 @@ impl PostgresState {
         (said.or_else(|| self.schema.get().map(String::as_str)), name)
     }
 
-    /// A table that was found stays where it is. `config`: of the connection that found it; that of the hints may have
-    /// another path.
+    /// Records where the table is. Not from the connection for hints (`config`), which may have another path.
     fn found(&self, facts: &ConnectionFacts, config: &Arc<Config>) {
         if facts.two_tables.is_some() || !Arc::ptr_eq(config, &self.config) {
             return;
@@ -281,7 +280,7 @@ impl PgSession {
     /// Looks for the table. False: there never was one.
     ///
     /// # Errors
-    /// If it was there, and is away now: leases may be in it. If it is not known which table is meant.
+    /// If it existed and is missing now, because leases may be in it. If the table is ambiguous.
     pub(crate) async fn has_table(&self) -> Result<bool, CellError> {
         let facts = self.look().await?;
         if let Err(error) = facts.must_be_one_table(&self.name) {

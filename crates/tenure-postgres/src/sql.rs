@@ -277,8 +277,8 @@ fn own(Awaiting(commit): Awaiting, patience: Patience) -> String {
     )
 }
 
-/// Says again what the login of the role said, for this transaction: where a table is made, and as whose.
-/// The role is no setting that is shown.
+/// Says again what the login of the role said, for this transaction: where a table is made, and as whose. `pg_settings`
+/// does not list the role.
 const AS_AT_LOGIN: &str = "SELECT set_config('role', NULL, true); \
                            SELECT set_config(name, reset_val, true) FROM pg_settings WHERE name IN \
                            ('default_table_access_method', 'default_tablespace')";

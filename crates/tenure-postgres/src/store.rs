@@ -73,7 +73,7 @@ impl Cell for RowStore {
             ConnectionPurpose::Use | ConnectionPurpose::Keep => (self.sessions.session().await?, true),
         };
         if let Err(error) = over.facts().must_be_one_table(over.name()) {
-            // The next one may lead to a session without that path.
+            // The next connection may have another path.
             over.leave();
             return Err(error);
         }

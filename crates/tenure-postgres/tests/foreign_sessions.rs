@@ -13,7 +13,7 @@ use crate::stage::{self, player, postgres, soon};
 #[derive(Clone, Copy)]
 enum Fate {
     Served,
-    /// By those that know the schema. One that looks for the table now cannot know which one is meant.
+    /// For handles that know the schema. A new one cannot tell which table is meant.
     ServedIfKnown,
     Refused(ErrorKind, &'static str),
 }
@@ -129,8 +129,8 @@ async fn what_another_client_leaves_in_a_session_changes_no_lock() {
     assert_eq!(server.psql("SELECT DISTINCT said FROM heard"), "on notice");
 }
 
-/// L1: a pooler's own `connect_query = 'SET search_path = locks'` was taken for what another client had left there: a second
-/// table was made along the path of the role, and two held one lock.
+/// L1: the `search_path` that a pooler had set was treated as a leftover of another client. A second table was created
+/// along the path of the role, and two held one lock.
 #[tokio::test]
 async fn two_paths_that_lead_to_two_tables_are_refused() {
     let server = PostgresServer::start();
@@ -167,7 +167,7 @@ async fn two_paths_that_lead_to_two_tables_are_refused() {
         assert!(told, "{findings:?}");
     };
     let default = "\"$user\", public";
-    // One finds a table and the other none.
+    // Only one path leads to a table.
     other.batch_execute("SET search_path = locks").await.unwrap();
     refused("locks", default).await;
     assert_eq!(server.psql(tables), "locks", "no table was made");
@@ -178,7 +178,7 @@ async fn two_paths_that_lead_to_two_tables_are_refused() {
     // Each finds another one.
     server.psql("CREATE TABLE early.tenure_lock (LIKE public.tenure_lock INCLUDING ALL)");
     refused("early", default).await;
-    // Each would make another one.
+    // Each path would create another table.
     server.psql("DROP TABLE early.tenure_lock; ALTER TABLE public.tenure_lock RENAME TO away");
     refused("early", default).await;
     assert_eq!(server.psql(tables), "");
@@ -193,8 +193,8 @@ async fn two_paths_that_lead_to_two_tables_are_refused() {
     assert!(!player(&url, "one").try_enter().await);
 }
 
-/// The first claim makes the table where the login of the role would, and as that, whatever another client has left there.
-/// After `SET ROLE` it belonged to that role, and the login had no right to it.
+/// The first claim creates the table where the login of the role would, and with that owner, even if another client has
+/// left `SET ROLE`. Otherwise the login had no right to it.
 #[tokio::test]
 async fn a_table_is_made_where_the_login_of_the_role_says() {
     let server = PostgresServer::start();

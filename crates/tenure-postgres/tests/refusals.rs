@@ -123,8 +123,8 @@ async fn a_standby_takes_over() {
     assert!(after.token > before.token);
 }
 
-/// L6: a primary that accepted connections and answered nothing kept the client from the standby that was promoted for 10 s
-/// and more: the two had one slot. A lease that was copied was lost.
+/// L6: a primary that accepted connections and did not answer kept the client from the promoted standby for 10 s and
+/// more, because both shared a slot. A replicated lease was lost.
 #[tokio::test]
 async fn a_server_that_hangs_keeps_no_client_from_its_successor() {
     let primary = PostgresServer::start();

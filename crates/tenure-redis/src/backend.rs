@@ -548,8 +548,8 @@ impl Redis {
             };
             return grants.iter().filter_map(answer).collect();
         }
-        // In a Cluster every lock has its own slot. The engine gives up all answers of a call after a sixth of the shortest ttl: those of
-        // a node that hangs are given up before, so that the others count.
+        // In a Cluster every lock has its own slot. The engine discards all answers of a call after a sixth of the
+        // shortest ttl, so a node that hangs is given up before that.
         let batch = if self.is_cluster() { 1 } else { BATCH };
         let shortest = grants.iter().map(|grant| grant.ttl).min().unwrap_or_default();
         let late = self.is_cluster().then_some(began + shortest / 8);

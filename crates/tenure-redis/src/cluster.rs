@@ -145,7 +145,7 @@ impl NodeLink {
         answers.pop().unwrap_or(Value::Nil).extract_error()
     }
 
-    /// What the node says of all slots.
+    /// The slot map that the node reports.
     async fn view(&self, at: &HostPort) -> RedisResult<View> {
         let mut together = redis::pipe();
         together.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("INFO");
@@ -153,7 +153,7 @@ impl NodeLink {
         let answers = self.connection.clone().send_packed_commands(&together, 0, 2).await?;
         let mut answers = answers.into_iter();
         let slots = answers.next().unwrap_or(Value::Nil).extract_error()?;
-        // A user that was given the rights of an earlier version may not ask for it.
+        // A user with the permissions of an earlier version may not ask for it.
         let info = answers.next().and_then(|info| info.extract_error().ok());
         View::read(at, &slots, info).ok_or_else(|| {
             let detail = format!("{}:{} names no master of any slot", at.0, at.1);
@@ -202,8 +202,8 @@ fn unreached(error: impl Display) -> RedisError {
 }
 
 impl Cluster {
-    /// Connects to the named nodes and to the last known masters at the same time, and keeps a connection to one that is a
-    /// node of the Cluster.
+    /// Connects to the named nodes and the last known masters at the same time, and keeps one connection to a node of the
+    /// Cluster.
     pub(crate) async fn open(
         shared: &Arc<RedisShared>,
         channels: &Arc<Channels>,
@@ -231,8 +231,8 @@ impl Cluster {
         Ok(Self::of(shared, at, link, &view))
     }
 
-    /// A node that has left the Cluster answers, and no hint reaches it. Without a connection to a node of the Cluster, one
-    /// that answered: perhaps they announce addresses that this host cannot reach.
+    /// The node for hints. A node that has left the Cluster answers, but receives no hints. If no node of the Cluster can
+    /// be reached, one that answered: the announced addresses may not be reachable from this host.
     async fn listener(
         shared: &Arc<RedisShared>,
         view: &View,
@@ -312,7 +312,7 @@ impl Cluster {
             // What is known may still be right.
             let _ = Box::pin(self.refresh(true)).await;
         } else if self.is_old() {
-            // No connection is made for it.
+            // Opens no connection.
             let this = self.clone();
             self.shared.host.spawn(Box::pin(async move { drop(this.refresh(false).await) }));
         }
@@ -351,7 +351,8 @@ impl Cluster {
         self.is_stale.store(true, Ordering::Relaxed);
     }
 
-    /// A node that hints are heard from may have left, and nothing fails. True once for each time.
+    /// True once per interval: if the node for hints has left the Cluster, no request fails, so the map is refreshed
+    /// anyway.
     fn is_old(&self) -> bool {
         let (mut state, now) = (locked(&self.state), self.shared.host.now());
         let is_old = state.learnt.elapsed(now) >= REFRESH;
@@ -378,7 +379,7 @@ impl Cluster {
     }
 
     fn moved(&self, slot: u16, to: &HostPort) -> Arc<ClusterNode> {
-        // More may have changed.
+        // Other slots may have moved too.
         self.suspect();
         let node = self.node(to);
         if let Some(owner) = locked(&self.state).owners.get_mut(usize::from(slot)) {
@@ -398,7 +399,7 @@ impl Cluster {
         (state.owners, state.learnt) = (owners, self.shared.host.now());
     }
 
-    /// Asks who has which slot: the nodes that are connected, or others too. What is behind is corrected by the next `MOVED`.
+    /// Refreshes the slot map, from connected nodes or from others too. The next `MOVED` corrects an outdated map.
     async fn refresh(self: &Arc<Self>, asks_others: bool) -> RedisResult<()> {
         let refresh = || {
             let this = self.clone();
@@ -418,7 +419,7 @@ impl Cluster {
                 if !view.has(&this.listener.at, &views)
                     && let Some(link) = this.listener.links.current()
                 {
-                    // No hint reaches it any more: the next session listens at another node.
+                    // It receives no hints any more. The next session chooses another node.
                     link.on_left();
                 }
                 Ok(())
@@ -433,7 +434,7 @@ impl Cluster {
         nodes.extend(known.values().filter(|node| node.links.current().is_some()).cloned());
         for at in addresses(&self.shared).into_iter().filter(|_| asks_others) {
             if nodes.iter().all(|node| node.at != at) {
-                // The connection of one that is no master ends with the question.
+                // The connection to a node that is not a master ends with this request.
                 let new = || ClusterNode::new(&self.shared, at.clone(), None, &self.is_stale);
                 nodes.push(known.get(&at).cloned().unwrap_or_else(new));
             }
@@ -442,7 +443,7 @@ impl Cluster {
     }
 }
 
-/// The nodes that the URL names, and some of the last known masters: if one ends, the others still show the way.
+/// The nodes that the URL names, and some of the last known masters, so that no single node is required.
 fn addresses(shared: &RedisShared) -> Vec<HostPort> {
     let Topology::Cluster(named) = &shared.config.topology else { unreachable!("BUG: there is no Cluster") };
     let known = locked(&shared.known).masters.clone();
@@ -451,7 +452,7 @@ fn addresses(shared: &RedisShared) -> Vec<HostPort> {
     addresses
 }
 
-/// The views of nodes that are asked at the same time, as long as they are worth waiting for, and the last error.
+/// Asks nodes at the same time. Returns their views, as long as waiting for more is useful, and the last error.
 async fn answers<T, E>(
     shared: &RedisShared,
     asked: impl Iterator<Item: Future<Output = Result<(View, T), E>>>,
@@ -543,9 +544,9 @@ fn slot_of(key: &[u8]) -> u16 {
     tag.unwrap_or(key).iter().fold(0, byte) % SLOTS
 }
 
-/// How many of the masters are asked, beside the nodes that the URL names.
+/// How many masters are asked in addition to the nodes that the URL names.
 const SEVERAL: usize = 5;
-/// How old a map may become. A node that left keeps its connections, and a refresh shows that it has left.
+/// The longest age of a map. Only a refresh shows that a node has left, because it keeps its connections.
 const REFRESH: Duration = Duration::from_secs(30);
 /// Before a request is sent elsewhere: a slot that has moved costs one more round trip, nodes that do not agree yet are
 /// asked for half a second. Then the caller asks again.

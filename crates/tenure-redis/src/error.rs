@@ -85,7 +85,7 @@ pub(crate) fn no_thread(place: &str, error: io::Error) -> BackendError {
     BackendError::new(Unavailable, Outcome::NotApplied, message).with("redis", place).caused_by(error)
 }
 
-/// It was sent perhaps, and others do not wait for its answer.
+/// It may have been sent, and other renewals do not wait for its answer.
 pub(crate) fn late(place: &str) -> BackendError {
     BackendError::new(TimedOut, Outcome::Unknown, LATE).with("redis", place)
 }
@@ -106,8 +106,8 @@ type ErrorClass = (AfterError, ErrorKind, Outcome, &'static str);
 /// The code of an error that a script met after its first write (end.lua, L9); that error follows it.
 const MIDWAY: &str = "MIDWAY";
 
-/// The codes of what this client found in a Cluster: a node was not reached, the nodes do not agree, a node is in no Cluster, or in
-/// another one. No node took the request.
+/// The codes of what this client found in a Cluster: a node was not reached, the nodes do not agree, a node is in no
+/// Cluster, or in another one. No node executed the request.
 pub(crate) const UNREACHED: &str = "UNREACHED";
 pub(crate) const UNSETTLED: &str = "UNSETTLED";
 pub(crate) const UNJOINED: &str = "UNJOINED";

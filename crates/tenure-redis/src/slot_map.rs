@@ -1,7 +1,7 @@
-//! `View`, what one node of a Redis Cluster says of its slots, and `KnownCluster`, which decides whose view is taken.
+//! `View`, the slot map that one node of a Redis Cluster reports, and `KnownCluster`, which chooses one.
 //!
-//! A node that never joined the Cluster, or left it, answers too: with nothing, or with the slots of another Cluster. What
-//! tells them apart are the ids of the nodes: one that left is in no view of those that it has left.
+//! A node that never joined the Cluster, or left it, answers too: with an empty map, or with that of another Cluster. The
+//! node ids distinguish them: a node that left is in no view of the others.
 
 use std::{
     cmp::Reverse,
@@ -13,16 +13,16 @@ use redis::Value;
 use tenure_client::url::HostPort;
 use tenure_core::Moment;
 
-/// What one node says.
+/// The slot map that one node reports.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
-    /// Where it was asked.
+    /// The node that was asked.
     pub(crate) at: HostPort,
     /// In order.
     pub(crate) ranges: Vec<SlotRange>,
     /// Masters and replicas by their ids.
     nodes: BTreeMap<String, HostPort>,
-    /// The largest that it has heard of: `cluster_current_epoch`. 0 where this user may not ask for it.
+    /// `cluster_current_epoch`; 0 if this user may not ask for it.
     epoch: u64,
 }
 
@@ -35,28 +35,28 @@ pub(crate) struct SlotRange {
     pub(crate) at: HostPort,
 }
 
-/// What this process knows of the Cluster at its URL.
+/// The Cluster of the URL, as this process last saw it.
 #[derive(Debug, Default)]
 pub(crate) struct KnownCluster {
     /// The ids of its masters and replicas.
     ids: BTreeSet<String>,
-    /// Where its masters are, beside the nodes that the URL names.
+    /// The addresses of its masters.
     pub(crate) masters: Vec<HostPort>,
-    /// Since when the nodes that answer are all of another Cluster.
+    /// Since when all nodes that answer belong to another Cluster.
     replaced: Option<Moment>,
 }
 
-/// Why no view is taken.
+/// Why no view is chosen.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Disagreement {
-    /// These two are nodes of different Clusters.
+    /// These two nodes belong to different Clusters.
     Two(HostPort, HostPort),
-    /// This one, and all others that answer, are of another Cluster than the one that was known.
+    /// This node, and all others that answer, belong to another Cluster than the known one.
     Another(HostPort),
 }
 
 impl View {
-    /// From the answers to `CLUSTER SLOTS` and `CLUSTER INFO`. Nothing if it has an empty map, or one that cannot be read.
+    /// From the answers to `CLUSTER SLOTS` and `CLUSTER INFO`. `None` for a map that is empty or cannot be parsed.
     pub(crate) fn read(at: &HostPort, slots: &Value, info: Option<Value>) -> Option<Self> {
         let Value::Array(answers) = slots else { return None };
         let (mut ranges, mut nodes) = (Vec::new(), BTreeMap::new());
@@ -70,8 +70,8 @@ impl View {
         (!ranges.is_empty()).then(|| Self { at: at.clone(), ranges, nodes, epoch })
     }
 
-    /// Whether a node of the Cluster of this view is there: by the word of the others, if any other one answered. One that was
-    /// removed may count itself among them.
+    /// Whether this node belongs to the Cluster of this view. Decided by the views of other nodes if there are any,
+    /// because a removed node may list itself.
     pub(crate) fn has(&self, at: &HostPort, views: &[Self]) -> bool {
         let others = views.iter().filter(|view| view.at != *at && self.is_of_one_cluster_with(view));
         let mut others = others.peekable();
@@ -92,8 +92,8 @@ impl View {
         self.ranges.iter().map(|range| usize::from(range.last - range.first) + 1).sum()
     }
 
-    /// More than half of the smaller set: a node that has just joined knows few of the others, and one that went from one
-    /// Cluster to another may be in views of both.
+    /// Share more than half of the ids of the smaller set: a node that has just joined knows few others, and a node that
+    /// moved between Clusters may be in views of both.
     fn is_of_one_cluster_with(&self, other: &Self) -> bool {
         let shared = self.nodes.keys().filter(|id| other.nodes.contains_key(*id)).count();
         shared * 2 > self.nodes.len().min(other.nodes.len())
@@ -101,13 +101,14 @@ impl View {
 }
 
 impl KnownCluster {
-    /// Whether a view is of this Cluster: half of the nodes that were known are there. A node that left takes its own id
-    /// with it, and none of the others.
+    /// Whether a view is of this Cluster: it has at least half of the known ids. A node that left has its own id, and
+    /// none of the others.
     fn is_shown_by(&self, view: &View) -> bool {
         self.ids.iter().filter(|id| view.nodes.contains_key(*id)).count() * 2 >= self.ids.len()
     }
 
-    /// How long the other nodes may take, of so many that were asked, when these have answered.
+    /// How much longer to wait for the other nodes: `asked` were asked, and those of `views` have answered. `None`: until the
+    /// time-out.
     pub(crate) fn patience(&self, asked: usize, views: &[&View], connect: Duration) -> Option<Duration> {
         if !self.ids.is_empty() {
             return views.iter().any(|view| self.is_shown_by(view)).then_some(connect / 10);
@@ -121,13 +122,12 @@ impl KnownCluster {
         }
     }
 
-    /// Decides which of these views is taken, of which there is one at least. One that is of another Cluster than the known one, or than
-    /// most of them, is never taken. Of one Cluster: the view that names an owner for most slots, then the one of the
-    /// largest epoch, then that of the most nodes.
+    /// Chooses one of at least one view. Never one of another Cluster than the known one, or than most of them. Among
+    /// views of one Cluster: the most slots with an owner, then the largest epoch, then the most nodes with the same map.
     ///
-    /// Right because no master takes over, and no slot moves, without a larger epoch, which the new owner and those who voted for it have: a
-    /// master that was cut off and replaced is behind. A view that is still wrong harms no lock: the nodes of one Cluster
-    /// refuse what another one has.
+    /// OK because each failover and each move of a slot raises the epoch of the new owner and of its voters, so an
+    /// isolated old master has a smaller one. A wrong view harms no lock: a node refuses requests for slots of another
+    /// node.
     pub(crate) fn choose(&mut self, now: Moment, views: &[&View]) -> Result<View, Disagreement> {
         let mut candidates: Vec<&View> =
             views.iter().copied().filter(|view| self.is_shown_by(view)).collect();
@@ -153,7 +153,7 @@ impl KnownCluster {
     }
 }
 
-/// The views by the Cluster that they are of, the one of the most views first.
+/// The views grouped by Cluster, the largest group first.
 fn groups(views: Vec<&View>) -> Vec<Vec<&View>> {
     let mut groups: Vec<Vec<&View>> = Vec::new();
     for view in views {
@@ -171,8 +171,8 @@ fn groups(views: Vec<&View>) -> Vec<Vec<&View>> {
     groups
 }
 
-/// One of `CLUSTER SLOTS`: `first, last, [host, port, id, …], replicas …`. A node without a host is at the one that was
-/// asked; one without an id, as before Redis 4, is known by its address.
+/// One of `CLUSTER SLOTS`: `first, last, [host, port, id, …], replicas …`. A node without a host is on the host that was
+/// asked; one without an id (before Redis 4) is identified by its address.
 fn slot_range(range: &Value, asked: &str, nodes: &mut BTreeMap<String, HostPort>) -> Option<SlotRange> {
     let Value::Array(range) = range else { return None };
     let [first, last, master, replicas @ ..] = range.as_slice() else { return None };
@@ -194,7 +194,7 @@ fn node(node: &Value, asked: &str) -> Option<(String, HostPort)> {
     Some((id.unwrap_or_else(|| format!("{}:{}", at.0, at.1)), at))
 }
 
-/// A node that does not know its own host is where it was asked.
+/// The host that was asked, for a node that does not know its own.
 pub(crate) fn host_or(named: &str, known: &str) -> String {
     if named.is_empty() || named == "?" { known.to_owned() } else { named.to_owned() }
 }
@@ -203,8 +203,8 @@ pub(crate) const SLOTS: u16 = 16_384;
 
 const EPOCH: &str = "cluster_current_epoch:";
 
-/// For how long all nodes that answer must be of another Cluster before it is taken: its nodes were all replaced, or set up anew.
-/// That some of them cannot be reached for a moment looks the same.
+/// How long all nodes that answer must belong to another Cluster before it is accepted, as after all nodes were replaced.
+/// A short outage of the known nodes looks the same.
 const RESET: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -234,7 +234,7 @@ mod tests {
         View::read(&("h".to_owned(), port), &slots, Some(info)).unwrap()
     }
 
-    /// Of which node the view was that was taken, or which ones disagree.
+    /// The node whose view was chosen, or the nodes that disagree.
     fn chosen(known: &mut KnownCluster, now: u64, views: &[&View]) -> String {
         match known.choose(at(now), views) {
             Ok(view) => view.at.1.to_string(),
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// L1: the first answer decided, whoever gave it.
+    /// L1: the first answer decided, even if it came from a node of another Cluster.
     #[test]
     fn another_cluster_is_outvoted_or_named() {
         let [one, two] = [1, 2].map(|port| view(port, 5, &[(9000, "a"), (ALL, "b")], &["c"]));
@@ -265,7 +265,7 @@ mod tests {
         let mut known = fresh();
         known.choose(at(0), &[&one]).unwrap();
         assert_eq!(chosen(&mut known, 0, &[&strange, &two]), "2");
-        // A node that was known has left, and taken its id with it.
+        // A known node has left, with its id.
         let left = view(3, 99, &[(9000, "c"), (ALL, "y")], &[]);
         assert_eq!(chosen(&mut known, 0, &[&left]), "not 3");
         assert_eq!(chosen(&mut known, 0, &[&left, &one]), "1");
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(chosen(&mut known, 70, &[&one]), "not 1");
     }
 
-    /// A master that was cut off and replaced keeps its map, and so do those that are cut off with it.
+    /// An isolated old master keeps its map, and so do the nodes isolated with it.
     #[test]
     fn of_one_cluster_the_largest_epoch_is_right_and_then_most_nodes() {
         let [old, beside] = [1, 2].map(|port| view(port, 5, &[(9000, "a"), (ALL, "b")], &["c"]));
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(chosen(&mut fresh(), 0, &[&late, &new, &too]), "3");
         let hosts = [99, 120].map(|port| ("h".to_owned(), port));
         assert_eq!(hosts.map(|at| new.has(&at, &[new.clone(), too.clone()])), [true, false]);
-        // It counts itself, and no other one does.
+        // Only it lists itself.
         let removed = view(120, 6, &[(9000, "c"), (ALL, "b")], &["x"]);
         let itself = removed.at.clone();
         assert!(removed.has(&itself, std::slice::from_ref(&removed)));
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(chosen(&mut fresh(), 0, &[&joins, &new, &joins]), "3");
     }
 
-    /// One that hangs delays no other where most agree; where nothing is known, those who are slow are heard.
+    /// If most nodes agree, a node that hangs delays no other. If no Cluster is known, slow nodes are waited for.
     #[test]
     fn the_others_are_waited_for_until_most_agree() {
         let [one, two] = [1, 2].map(|port| view(port, 5, &[(ALL, "a")], &["c"]));

@@ -12,12 +12,12 @@ pub(crate) const SHARED: &str = "tenure:shared";
 /// Our separators, the flag `+`, and what is not printable.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%').add(b':').add(b',').add(b'+').add(b' ');
 
-/// Behind a label: a command runs under the lease; the holder wants to hear of waiters. A client that does not know of them reads on
-/// as before. Scripts look for the second at the end.
+/// Flags after a label: a command runs under the lease; the holder wants hints about waiters. Older clients ignore the
+/// first. Scripts check for the second at the end of the value.
 const RUNS: &str = ",runs";
 const IDLES: &str = ",idles";
 
-/// `host,pid,user,command`, and `,runs` and `,idles` where that is so; without a colon and without a plus.
+/// `host,pid,user,command`, with the flags `,runs` and `,idles`; without a colon and without a plus.
 pub(crate) fn encode_label(label: &Label, into: &mut String) {
     let part = |text| utf8_percent_encode(text, ENCODED);
     // OK because writing to a String cannot fail.

@@ -28,7 +28,7 @@ fn url_of(ports: &[u16]) -> String {
     format!("redis-cluster://{}/", hosts.join(","))
 }
 
-/// The connections of all clients, and no other ones, end.
+/// Closes the connections of clients, and no others.
 fn kill_connections(cluster: &Cluster) {
     cluster.nodes().iter().filter(|node| node.is_running()).for_each(kill_connections_of);
 }
@@ -39,7 +39,7 @@ fn kill_connections_of(node: &RedisServer) {
     }
 }
 
-/// No master takes over, and each serves its own slots whatever becomes of the others.
+/// No failover happens, and each master serves its slots even if others are down.
 fn without_fail_over(cluster: &Cluster) {
     for node in cluster.nodes() {
         node.command(&["CONFIG", "SET", "cluster-node-timeout", "600000"]);
@@ -47,7 +47,7 @@ fn without_fail_over(cluster: &Cluster) {
     }
 }
 
-/// Names of locks that lie on different masters.
+/// Names of locks on different masters.
 fn names_apart(cluster: &Cluster) -> [String; 2] {
     let first = "job/0".to_owned();
     let owner = cluster.owner_of(&first).port();
@@ -325,7 +325,8 @@ async fn a_cluster_that_announces_names_of_hosts_is_listed_and_examined() {
     assert!(findings.iter().all(|finding| finding.severity < Severity::Problem), "{findings:?}");
 }
 
-/// A node that had not joined answered first, with no slots: no node was asked who has a lock, and a list was empty.
+/// A node that had not joined answered first, with an empty map. Then no request reached the right node, and `list` was
+/// empty.
 #[tokio::test]
 async fn a_node_that_never_joined_decides_nothing() {
     let (cluster, stranger) = (Cluster::start(), Recipe::new().alone_in_a_cluster().start());
@@ -341,7 +342,7 @@ async fn a_node_that_never_joined_decides_nothing() {
     assert!(error.to_string().contains("is in no Redis Cluster"), "{error}");
 }
 
-/// The URL mixes two Clusters: the first one that answered was taken, and two held.
+/// The URL mixes two Clusters: the first that answered was used, and two held.
 #[tokio::test]
 async fn most_of_the_named_nodes_say_which_cluster_is_meant() {
     let cluster = Cluster::start();
@@ -366,7 +367,7 @@ async fn most_of_the_named_nodes_say_which_cluster_is_meant() {
     }
 }
 
-/// A process whose URL names one node connects anew when that has left the Cluster, and perhaps become one of another.
+/// The named node leaves the Cluster, or joins another one, and the process reconnects.
 async fn connecting_anew_after_the_named_node_has_left(is_another: bool) {
     let cluster = Cluster::start();
     let named = cluster.replicas()[0];
@@ -396,19 +397,20 @@ async fn connecting_anew_after_the_named_node_has_left(is_another: bool) {
     .await;
 }
 
-/// While the named node was in no Cluster, a process that connected anew lost its leases.
+/// While the named node was in no Cluster, a process that reconnected lost its leases.
 #[tokio::test]
 async fn a_lease_outlives_that_the_named_node_leaves() {
     connecting_anew_after_the_named_node_has_left(false).await;
 }
 
-/// L1: the named node became one of another Cluster, and a process that connected anew was granted there what another one held.
+/// L1: the named node joined another Cluster, and a process that reconnected was granted a lock there that another
+/// process held.
 #[tokio::test]
 async fn a_node_that_left_leads_to_no_other_cluster() {
     connecting_anew_after_the_named_node_has_left(true).await;
 }
 
-/// The node that hints came from left the Cluster, and its connection stayed: no hint came any more.
+/// The node for hints left the Cluster, and its connection stayed open: no hint arrived any more.
 #[tokio::test]
 async fn hints_come_from_a_node_of_the_cluster() {
     let cluster = Cluster::start();
@@ -441,7 +443,7 @@ async fn hints_come_from_a_node_of_the_cluster() {
     in_time("a hint comes", Duration::from_secs(5), woken).await;
 }
 
-/// The one node that the URL named died: leases on the other masters were lost, although they were connected.
+/// The only named node died, and leases on other, connected masters were lost.
 #[tokio::test]
 async fn leases_on_other_masters_outlive_the_only_named_node() {
     let cluster = Cluster::start();
@@ -462,7 +464,8 @@ async fn leases_on_other_masters_outlive_the_only_named_node() {
     }
 }
 
-/// A node that hung took the answers of all others with it: the engine gives up a renewal after a sixth of the ttl.
+/// A node that hung made renewals on all others count as unanswered: the engine gives up a renewal after a sixth of the
+/// ttl.
 #[tokio::test]
 async fn a_node_that_hangs_delays_no_renewal_elsewhere() {
     let cluster = Cluster::start();

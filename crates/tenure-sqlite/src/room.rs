@@ -74,7 +74,7 @@ fn lengthen(_log: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// In bytes, with what the file system keeps for root, if this is root. `None`: a file system that does not count.
+/// In bytes, including the blocks reserved for root if this process is root. `None` if the file system does not count.
 #[allow(clippy::unnecessary_cast, reason = "not every system has 64 bits here")]
 pub(crate) fn free(folder: &Path) -> Option<u64> {
     let fs = statvfs(folder).ok()?;
@@ -91,7 +91,7 @@ const LOG: i64 = 1 << 20;
 mod tests {
     use super::*;
 
-    /// `proc` says 0 of all, as some file systems in user space do.
+    /// `proc` reports 0 for all, as some FUSE file systems do.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_file_system_that_does_not_count_is_not_full() {

@@ -86,7 +86,7 @@ async fn a_file_that_fills_the_disk_by_itself_ends_no_lease() {
     }
 }
 
-/// L6: what a file system keeps for root was left out of what is free, and root was told that the disk is full.
+/// L6: blocks reserved for root did not count as free, and root got the error that the disk is full.
 #[tokio::test(start_paused = true)]
 async fn root_uses_what_is_kept_for_it() {
     let Some(disk) = Kept::new() else { return };
@@ -98,11 +98,11 @@ async fn root_uses_what_is_kept_for_it() {
     }
 }
 
-/// A file system that keeps half of itself for root.
+/// A file system with half of its blocks reserved for root.
 struct Kept(tempfile::TempDir);
 
 impl Kept {
-    /// `None`, with a word of why, where the system mounts none.
+    /// `None`, with a printed reason, if nothing can be mounted.
     fn new() -> Option<Self> {
         let (image, folder) = (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
         image.as_file().set_len(64 << 20).unwrap();
@@ -119,7 +119,7 @@ impl Kept {
         is_there.then_some(Self(folder))
     }
 
-    /// Until nothing is left for others than root.
+    /// Until only the reserved blocks are free.
     fn fill(&self) {
         let mut file = std::fs::File::create_new(self.0.path().join("filler")).unwrap();
         while nix::sys::statvfs::statvfs(self.0.path()).unwrap().blocks_available() > 0 {

@@ -49,7 +49,7 @@ pub struct RunOnce {
     every: Duration,
     /// `None`: a tenth of the interval.
     jitter: Option<Duration>,
-    /// That of now, and the one before it.
+    /// The current slot, and the one before it.
     slot: Option<(Slot, Slot)>,
     even_if_failed: bool,
 }
@@ -140,8 +140,8 @@ impl RunOnce {
         self.jitter.unwrap_or_else(|| EARLY.min(self.every / 10)).min(self.every / 2)
     }
 
-    /// Instead of once per interval: once in a slot of a calendar, which began then, since the Unix epoch, as the one `before` it
-    /// did. The interval is how long it lasts at most. For a program that knows the calendar.
+    /// Once per slot of a calendar instead of once per interval. Takes when the current slot began and the one `before`
+    /// it, since the Unix epoch. The interval is the longest slot. For the command, which knows the calendar.
     #[doc(hidden)]
     #[must_use]
     pub fn slot(self, began: Duration, before: Duration) -> Self {
@@ -338,7 +338,7 @@ impl RunOnce {
             None if self.early().is_zero() => (self.every + turn.took * 2).checked_sub(began - began / 100),
             None => self.next_due_in(turn, began),
         };
-        // One that took longer than its interval counts for no other run of this schedule, but perhaps for one of another.
+        // A run that took longer than its interval may still count for another schedule.
         let left = left.unwrap_or_default();
         let by = self.lock.who();
         let (what, kept) = match turn.slot {
@@ -457,7 +457,8 @@ impl CountedRun {
             (Counted::Every { .. }, Some((asked, _))) => is_in(asked),
             // A client whose clock is ahead ran in a later slot.
             (Counted::Slot { began, .. }, Some((asked, _))) if began >= asked => Duration::MAX,
-            // The same calendar: its clock may be behind ours, so when the run began does not tell.
+            // The slot before this one, in the same calendar. The time when the run began does not decide, because the
+            // clock of its host may differ.
             (Counted::Slot { began, lasts }, Some((_, before)))
                 if began == before && lasts.is_none_or(|lasts| lasts == once.every) =>
             {

@@ -304,7 +304,7 @@ impl From<Guard> for Guards {
     }
 }
 
-/// Of locks that were acquired one by one.
+/// For locks that were acquired separately.
 impl FromIterator<Guard> for Guards {
     fn from_iter<I: IntoIterator<Item = Guard>>(guards: I) -> Self {
         Self::new(guards.into_iter().collect())

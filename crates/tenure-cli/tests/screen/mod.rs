@@ -98,9 +98,9 @@ impl Screen {
         i32::try_from(self.program.process_id().unwrap()).unwrap()
     }
 
-    /// Closes the terminal, as a connection that breaks does.
+    /// Hangs the terminal up, as a broken connection does.
     pub(crate) fn hang_up(&mut self) {
-        // What the system does to the leader of the session and to the foreground when the last master is closed.
+        // The system does this when the last master is closed.
         let [leader, group] = [self.pid(), self.foreground()].map(Pid::from_raw);
         let _ = kill(leader, Signal::SIGHUP);
         let _ = killpg(group, Signal::SIGHUP);

@@ -16,7 +16,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<RedisServer>,
-    /// The ports of those that have left.
+    /// The ports of removed nodes.
     left: Mutex<BTreeSet<u16>>,
 }
 
@@ -160,7 +160,8 @@ impl Cluster {
         dead.port()
     }
 
-    /// Removes a node that has no slots, as `redis-cli --cluster del-node` does: it runs on, and is in no cluster.
+    /// Removes a node that has no slots, as `redis-cli --cluster del-node` does: it continues to run, outside of the
+    /// cluster.
     ///
     /// # Panics
     /// If a node refuses.
@@ -173,7 +174,7 @@ impl Cluster {
         tell(self.node(port), &["CLUSTER", "RESET", "SOFT"]);
     }
 
-    /// Makes a cluster of its own of a node that was [removed](Self::remove): it has all slots.
+    /// Turns a [removed](Self::remove) node into a separate cluster with all slots.
     ///
     /// # Panics
     /// If it refuses, or does not serve in time.
