@@ -5,10 +5,9 @@
 use std::{
     collections::{BTreeMap, HashSet},
     ffi::{OsStr, OsString},
-    fs::File,
-    io::{self, IsTerminal, Write, stdin},
+    io::{self, Write},
     os::{
-        fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+        fd::{AsRawFd, RawFd},
         unix::{
             net::UnixStream,
             process::{CommandExt, parent_id},
@@ -23,9 +22,8 @@ use nix::{
     sys::{
         signal::{SigSet, Signal, killpg, raise},
         socket::{MsgFlags, recv},
-        termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr},
     },
-    unistd::{Pid, close, getpgrp, getpid, tcgetpgrp, tcsetpgrp},
+    unistd::{Pid, close, getpgrp, getpid},
 };
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, waitid, waitpid};
 use tenure::{
@@ -39,6 +37,7 @@ use crate::{
     nested,
     processes::{self, Family, Scope, raw},
     signals,
+    terminal::{Terminal, is_on_terminal},
     waiting::pause,
     watcher::{Deadline, Watched, Watcher},
 };
@@ -93,7 +92,7 @@ impl Child {
         // Not a pipe: without `unsafe`, only a socket can be read by its inherited number.
         let (gate, mut open) = UnixStream::pair()?;
         fcntl(&gate, FcntlArg::F_SETFD(FdFlag::empty()))?;
-        let command = spawn(argv, under, &gate, Terminal::keyboard(terminal.as_ref()))?;
+        let command = spawn(argv, under, &gate, keyboard(terminal.is_some()))?;
         let (tenure, owner) = (getpid(), under.first.owner().to_string());
         let watched = Watched {
             command: processes::key(command),
@@ -362,10 +361,6 @@ fn tokens(held: &[Lease]) -> String {
     serde_json::to_string(&tokens).expect("BUG: names and numbers are JSON")
 }
 
-fn is_on_terminal() -> bool {
-    stdin().is_terminal() && io::stdout().is_terminal()
-}
-
 fn is_for_a_terminal(why: i32) -> bool {
     [Signal::SIGTTIN, Signal::SIGTTOU].into_iter().any(|signal| signal as i32 == why)
 }
@@ -424,65 +419,13 @@ fn opens(gate: &str) -> io::Result<bool> {
     Ok(said? == 1)
 }
 
-/// The controlling terminal, if this process group is in its foreground. Not the standard input, which may be a pipe:
-/// `sudo`, `ssh` and `psql` ask on the terminal.
-struct Terminal {
-    settings: Option<Termios>,
-    /// When it was last raw, so that Ctrl-C sent no signal.
-    raw: Option<Moment>,
-}
-
-impl Terminal {
-    fn in_foreground() -> Option<Self> {
-        let tty = Self::open()?;
-        let is_ours = tcgetpgrp(&tty).is_ok_and(|group| group == getpgrp());
-        is_ours.then(|| Self { settings: tcgetattr(&tty).ok(), raw: None })
-    }
-
-    /// The standard input if `/dev` is empty.
-    fn open() -> Option<OwnedFd> {
-        let tty = File::open("/dev/tty").map(OwnedFd::from);
-        tty.or_else(|_| stdin().as_fd().try_clone_to_owned()).ok()
-    }
-
-    fn look(&mut self) {
-        let now = Self::open().and_then(|tty| tcgetattr(tty).ok());
-        if now.is_some_and(|now| !now.local_flags.contains(LocalFlags::ISIG)) {
-            self.raw = Some(TokioHost.now());
-        }
-    }
-
-    /// Whether Ctrl-C sends a signal. A program that reads each key itself restores the terminal just before it ends, so
-    /// a raw terminal counts for a moment longer.
-    fn has_keys(&self) -> bool {
-        self.raw.is_none_or(|raw| raw.elapsed(TokioHost.now()) >= RECENTLY)
-    }
-
-    /// How the command gets the input of the terminal: immediately, never (a read is an error, as it would be for
-    /// `tenure`), or when it asks.
-    fn keyboard(given: Option<&Self>) -> &'static str {
-        let is_elsewhere =
-            || Self::open().is_some_and(|tty| tcgetpgrp(tty).is_ok_and(|group| group != getpgrp()));
-        match given {
-            Some(_) => GIVEN,
-            None if is_elsewhere() && processes::are_orphaned() => REFUSED,
-            None => ASKED_FOR,
-        }
-    }
-
-    /// Makes this process group the one that reads from the terminal and gets its signals.
-    fn give_to(group: Pid) {
-        // OK in the background, because TTOU is blocked in all processes of `tenure`.
-        let _ = Self::open().map(|tty| tcsetpgrp(tty, group));
-    }
-
-    /// Takes the terminal back, and resets it if the command was killed.
-    fn take_back(&self, child_was_killed: bool) {
-        Self::give_to(getpgrp());
-        if let Some(settings) = self.settings.as_ref().filter(|_| child_was_killed) {
-            // Without waiting for the output, which may be stopped (Ctrl-S).
-            let _ = Self::open().map(|tty| tcsetattr(tty, SetArg::TCSANOW, settings));
-        }
+/// How the command gets the input of the terminal: immediately, never (a read is an error, as it would be for
+/// `tenure`), or when it asks.
+fn keyboard(is_given: bool) -> &'static str {
+    match is_given {
+        true => GIVEN,
+        false if Terminal::is_of_others() && processes::are_orphaned() => REFUSED,
+        false => ASKED_FOR,
     }
 }
 
@@ -493,9 +436,6 @@ pub(crate) const VERB: &str = "__exec";
 const GIVEN: &str = "given";
 const REFUSED: &str = "refused";
 const ASKED_FOR: &str = "asked-for";
-
-/// How long after the terminal was raw an exit code of 130 does not mean Ctrl-C.
-const RECENTLY: Duration = Duration::from_millis(500);
 
 /// How often ending processes are checked.
 const LOOK: Duration = Duration::from_millis(5);

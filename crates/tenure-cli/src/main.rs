@@ -26,6 +26,7 @@ mod signals;
 mod sources;
 mod store;
 mod supervisor;
+mod terminal;
 mod text;
 mod view;
 mod waiting;
