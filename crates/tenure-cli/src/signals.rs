@@ -3,8 +3,7 @@
 
 use std::{
     ffi::{CString, OsStr, OsString},
-    fs::{self, File},
-    io,
+    fs, io,
     os::unix::{
         ffi::OsStringExt,
         process::{CommandExt, parent_id},
@@ -15,17 +14,14 @@ use std::{
     time::Duration,
 };
 
-use nix::{
-    sys::signal::{
-        SigSet, SigmaskHow,
-        Signal::{self, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTTOU, SIGXFSZ},
-    },
-    unistd::{getpgrp, tcgetpgrp},
+use nix::sys::signal::{
+    SigSet, SigmaskHow,
+    Signal::{self, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTTOU, SIGXFSZ},
 };
 use tenure::backend::{Host, Moment, TokioHost};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::exit::Stop;
+use crate::{exit::Stop, terminal::Terminal};
 
 type SignalStream = tokio::signal::unix::Signal;
 
@@ -147,8 +143,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Whether this is a Ctrl-C on the terminal, which `tenure` receives if its input or output is a pipe.
 fn is_key(signal: Signal) -> bool {
-    let has_keyboard = |tty: File| tcgetpgrp(tty).is_ok_and(|group| group == getpgrp());
-    signal == SIGINT && File::open("/dev/tty").is_ok_and(has_keyboard)
+    signal == SIGINT && Terminal::in_foreground().is_some()
 }
 
 /// The signals that are passed on, other than those that end `tenure`: each that a process may send and that would end or wake

@@ -167,18 +167,23 @@ async fn no_verb_of_a_user_that_may_write_through_read_only_writes() {
     assert_eq!(server.sql("SHOW TABLES"), "", "no table was made");
 }
 
-/// A replica repeats the statements with `read_only` on. When it is promoted, it must have the lease.
-#[tokio::test]
-async fn a_replica_that_runs_the_statements_again_has_the_leases() {
-    let primary =
-        Recipe::new().set("log-bin=binlog").set("server-id=1").set("binlog-format=STATEMENT").start();
-    let replica = Recipe::new().set("server-id=2").set("read-only=1").start();
+/// The replica copies from the primary, which has a binary log, from now on.
+fn replicate(primary: &MysqlServer, replica: &MysqlServer) {
     primary.sql("CREATE USER copy@'127.0.0.1'; GRANT REPLICATION SLAVE ON *.* TO copy@'127.0.0.1'");
     replica.sql(&format!(
         "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={}, MASTER_USER='copy', MASTER_USE_GTID=slave_pos; \
          START SLAVE",
         primary.port()
     ));
+}
+
+/// A replica repeats the statements with `read_only` on. When it is promoted, it must have the lease.
+#[tokio::test]
+async fn a_replica_that_runs_the_statements_again_has_the_leases() {
+    let primary =
+        Recipe::new().set("log-bin=binlog").set("server-id=1").set("binlog-format=STATEMENT").start();
+    let replica = Recipe::new().set("server-id=2").set("read-only=1").start();
+    replicate(&primary, &replica);
     let a = player(&primary.url(""), "one").lasting(LONG);
     let first = enter_in_time(&a).await;
     assert_eq!(soon(a.renew(&first)).await, Renewal::Renewed);
@@ -234,12 +239,7 @@ async fn two_servers_of_one_url_that_both_take_writes_are_refused_and_found() {
 async fn a_replica_takes_over() {
     let primary = Recipe::new().set("log-bin=binlog").set("server-id=1").start();
     let replica = Recipe::new().set("server-id=2").set("read-only=1").start();
-    primary.sql("CREATE USER copy@'127.0.0.1'; GRANT REPLICATION SLAVE ON *.* TO copy@'127.0.0.1'");
-    replica.sql(&format!(
-        "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={}, MASTER_USER='copy', MASTER_USE_GTID=slave_pos; \
-         START SLAVE",
-        primary.port()
-    ));
+    replicate(&primary, &replica);
     let both = format!("mysql://tenure@{},{}/tenure", replica.address(), primary.address());
     let (a, b) = (player(&both, "one").lasting(LONG), player(&both, "one"));
     let first = enter_in_time(&a).await;
