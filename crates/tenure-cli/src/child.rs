@@ -20,7 +20,7 @@ use std::{
 use nix::{
     fcntl::{FcntlArg, FdFlag, fcntl},
     sys::{
-        signal::{SigSet, Signal, killpg, raise},
+        signal::{SigSet, Signal, killpg},
         socket::{MsgFlags, recv},
     },
     unistd::{Pid, close, getpgrp, getpid},
@@ -36,7 +36,7 @@ use crate::{
     exit::{self, Stop},
     nested,
     processes::{self, Family, Scope, raw},
-    signals,
+    signals::{self, STOP},
     terminal::{Terminal, is_on_terminal},
     waiting::pause,
     watcher::{Deadline, Watched, Watcher},
@@ -108,6 +108,7 @@ impl Child {
         }
         // If it was killed at the gate, the next check finds it dead.
         let _ = open.write_all(b".");
+        signals::arm_stop();
         let known = HashSet::new();
         let family = Family { command, tenure, watcher: watcher.pid(), check: None, scope, owner, known };
         let (stopping, was_suspended, hung_up) = (false, false, false);
@@ -206,9 +207,13 @@ impl Child {
     /// Passes a signal on.
     pub(crate) fn signal(&mut self, signal: i32) {
         self.stopping |= signal == Signal::SIGTSTP as i32;
-        // The command has received the CONT that ended the suspension of `tenure`.
-        if signal == Signal::SIGCONT as i32 && std::mem::take(&mut self.was_suspended) {
-            return;
+        if signal == Signal::SIGCONT as i32 {
+            self.stopping = false;
+            signals::arm_stop();
+            // The command has received the CONT that ended the suspension of `tenure`.
+            if std::mem::take(&mut self.was_suspended) {
+                return;
+            }
         }
         match (self.code, Signal::try_from(signal)) {
             // Only processes that the command left remain, in its group and elsewhere.
@@ -248,19 +253,21 @@ impl Child {
     }
 
     fn suspend_us(&mut self, was_asked: bool, why: i32) {
-        // Stops as TSTP does, which `tenure` handles.
-        let stop = Signal::SIGTTIN;
+        let stop_group = || {
+            let _ = killpg(getpgrp(), STOP);
+            signals::stop_unless_continued();
+        };
         self.was_suspended = true;
         let terminal = self.terminal.take().filter(|_| !is_for_a_terminal(why));
         if was_asked {
-            let _ = tenure::command::suspend(|| raise(stop));
+            tenure::command::suspend(signals::stop_unless_continued);
         } else if let Some(terminal) = terminal {
             terminal.take_back(false);
             // Ctrl-Z went to the command's group; it was meant for the whole job.
-            let _ = tenure::command::suspend(|| killpg(getpgrp(), stop));
+            tenure::command::suspend(stop_group);
         } else if Terminal::in_foreground().is_none() {
             // As the system would have done to this process group, had the command been in it.
-            let _ = tenure::command::suspend(|| killpg(getpgrp(), stop));
+            tenure::command::suspend(stop_group);
         } else {
             self.was_suspended = false;
         }

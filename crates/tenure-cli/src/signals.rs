@@ -17,6 +17,7 @@ use std::{
 use nix::sys::signal::{
     SigSet, SigmaskHow,
     Signal::{self, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTTOU, SIGXFSZ},
+    raise,
 };
 use tenure::backend::{Host, Moment, TokioHost};
 use tokio::signal::unix::{SignalKind, signal};
@@ -67,10 +68,7 @@ impl Signals {
     /// The command has started. TSTP is handled from now on; until then it suspends `tenure`, like any other program. Earlier
     /// signals were not for the command and are dropped.
     pub(crate) fn listen_to_stop(&mut self) {
-        let mut context = Context::from_waker(Waker::noop());
-        for (_, stream) in &mut self.others {
-            while matches!(stream.poll_recv(&mut context), Poll::Ready(Some(()))) {}
-        }
+        self.others.iter_mut().for_each(|(_, stream)| drain(stream));
         self.stop = listen_unless_ignored(Signal::SIGTSTP as i32).unwrap_or(None);
     }
 
@@ -108,6 +106,16 @@ impl Signals {
         }
     }
 
+    /// A TSTP that came with a CONT is dropped, because their order is not known: a stop that no shell ends is worse than none.
+    fn passed(&mut self, number: i32) -> i32 {
+        if number == Signal::SIGCONT as i32
+            && let Some(stop) = &mut self.stop
+        {
+            drain(stop);
+        }
+        number
+    }
+
     /// Waits for the next signal for the command or, if that `has_ended`, for the processes that it left; `None` if a
     /// child has changed.
     pub(crate) async fn next(&mut self, has_ended: bool) -> Option<i32> {
@@ -116,7 +124,7 @@ impl Signals {
                 biased;
                 _ = self.child.recv() => return None,
                 signal = next(&mut self.asking) => signal,
-                number = next(&mut self.others) => return Some(number),
+                number = next(&mut self.others) => return Some(self.passed(number)),
                 () = stopped(&mut self.stop) => return Some(Signal::SIGTSTP as i32),
             };
             self.was_passed_on = true;
@@ -191,6 +199,31 @@ async fn next<N: Copy>(streams: &mut [(N, SignalStream)]) -> N {
     })
     .await
 }
+
+fn drain(stream: &mut SignalStream) {
+    let mut context = Context::from_waker(Waker::noop());
+    while matches!(stream.poll_recv(&mut context), Poll::Ready(Some(()))) {}
+}
+
+/// Keeps a stop signal blocked and pending in this thread. The system discards it when the process is sent CONT, so that
+/// [`stop_unless_continued`] needs no order between TSTP and CONT. Call on the main thread, which waits for the command.
+pub(crate) fn arm_stop() {
+    let _ = stop_signals().thread_block();
+    let _ = raise(STOP);
+}
+
+/// Stops this process, unless it was continued since [`arm_stop`].
+pub(crate) fn stop_unless_continued() {
+    let _ = stop_signals().thread_unblock();
+    arm_stop();
+}
+
+fn stop_signals() -> SigSet {
+    SigSet::from_iter([STOP])
+}
+
+/// Stops as TSTP does, which `tenure` handles.
+pub(crate) const STOP: Signal = Signal::SIGTTIN;
 
 async fn stopped(stream: &mut Option<SignalStream>) {
     match stream {

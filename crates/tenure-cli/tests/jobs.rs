@@ -9,7 +9,13 @@ use std::{
     time::Duration,
 };
 
-use nix::{sys::stat::Mode, unistd::mkfifo};
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        stat::Mode,
+    },
+    unistd::{Pid, mkfifo},
+};
 use tenure_testkit::patience::eventually;
 
 use crate::screen::Screen;
@@ -201,6 +207,28 @@ fn ctrl_z_after_bg_and_fg_stops_the_command() {
     is_stopped(&stage);
     stage.go();
     shell.types("fg\n");
+    shell.sees("finished");
+    code(&mut shell, 0);
+}
+
+/// L6: a CONT that came while TSTP was handled was handled first. Then `tenure` stopped itself, nothing continued it, and its
+/// lease expired.
+#[test]
+fn a_stop_that_was_cancelled_stops_nothing() {
+    let stage = Jobs::new();
+    let mut shell = Screen::shell(&stage);
+    shell.types("$tenure run job -- sh idler </dev/null\n");
+    shell.sees("started");
+    let pid = Pid::from_raw(stage.number("pid.tenure"));
+    for _ in 0..100 {
+        kill(pid, Signal::SIGTSTP).unwrap();
+        kill(pid, Signal::SIGCONT).unwrap();
+    }
+    for process in ["pid.job", "pid.tenure"] {
+        let pid = stage.number(process);
+        eventually("it goes on", PATIENCE, || (state(pid) != 'T').then_some(()));
+    }
+    stage.go();
     shell.sees("finished");
     code(&mut shell, 0);
 }
