@@ -52,6 +52,7 @@ impl Lock {
             let engine = lock.shared_engine();
             engine.must_be_ours()?;
             let request = lock.request(None)?;
+            let linger = request.options.linger;
             let promises = engine.backend.promises();
             if promises.end == EndOfGrant::Session {
                 return Err(ConfigError::EndsWithProcess { backend: promises.backend }.into());
@@ -64,7 +65,7 @@ impl Lock {
                 },
                 Ok(lease) => lease,
             };
-            Ok(Guard::new(engine.clone(), lease))
+            Ok(Guard::new(engine.clone(), lease, linger))
         }
     }
 }

@@ -227,6 +227,15 @@ impl Engine {
         self.in_flight().close(cell.owner());
     }
 
+    /// The lease stays with its holder for this long, or until its ttl ends if the store does not answer before.
+    pub(crate) fn linger(&self, cell: &HoldCell, linger: Duration) {
+        self.leave_to_ttl(cell);
+        let (now, grant) = (self.host.now(), cell.grant());
+        // OK to ignore, because the store may still have a lease that is lost here.
+        let _ = cell.release(now);
+        self.keeper.reaper.linger(Grant { ttl: linger, ..grant.clone() }, now + grant.ttl);
+    }
+
     /// Does this on a thread of its own, so that it ends with no runtime of the program.
     pub(crate) fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.chores.add(&*self.host, Box::pin(work));

@@ -82,6 +82,12 @@ pub enum ConfigError {
         /// The backend.
         backend: &'static str,
     },
+    /// A lease that ends with the process that took it cannot outlive it.
+    #[error("a lease of {backend} ends with the process that took it; leave `linger` out")]
+    NoLinger {
+        /// The backend.
+        backend: &'static str,
+    },
     /// Several locks were requested without a name.
     #[error("no lock is named; name at least one")]
     NoNames,

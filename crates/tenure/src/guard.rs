@@ -1,6 +1,6 @@
 //! `Guard`: a lease, and the duty to release it.
 
-use std::{fmt, ops::Deref, sync::Arc};
+use std::{fmt, ops::Deref, sync::Arc, time::Duration};
 
 use tenure_core::{FencingToken, Grant, Moment, Released};
 use tracing::{Instrument, Span};
@@ -26,7 +26,7 @@ use crate::{
 /// # Dropping
 /// Stops the renewals immediately. The lock is released in the background, or the lease is passed on to the next
 /// waiter of this process. This works from any thread and without a runtime. If the release fails, the lease
-/// expires after its ttl. Call [`release`](Self::release) to learn the result, and
+/// expires after its ttl. With [`Lock::linger`](crate::Lock::linger) the lock stays taken for that long instead. Call [`release`](Self::release) to learn the result, and
 /// [`Locker::flush`](crate::Locker::flush) before the program ends.
 ///
 /// # Forking
@@ -48,14 +48,16 @@ pub struct Guard {
     engine: Arc<Engine>,
     lease: Lease,
     span: Span,
+    /// How long the lock stays taken if this guard is dropped.
+    linger: Option<Duration>,
     /// This guard no longer ends the lease: its release was answered, or it was detached.
     done: bool,
 }
 
 impl Guard {
-    pub(crate) fn new(engine: Arc<Engine>, lease: Lease) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, lease: Lease, linger: Option<Duration>) -> Self {
         let span = engine.telemetry().hold_span(lease.cell().grant());
-        Self { engine, lease, span, done: false }
+        Self { engine, lease, span, linger, done: false }
     }
 
     /// Releases the lock and logs a failure, because the work under it is already done or was never started.
@@ -213,7 +215,10 @@ impl Drop for Guard {
         if self.done || !self.cell().is_ours() {
             return;
         }
-        self.engine.pass_on_or_release(self.cell());
+        match self.linger {
+            Some(linger) => self.engine.linger(self.cell(), linger),
+            None => self.engine.pass_on_or_release(self.cell()),
+        }
         self.end(HoldOutcome::Dropped, None);
     }
 }

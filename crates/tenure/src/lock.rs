@@ -7,8 +7,8 @@ use std::{
 };
 
 use tenure_core::{
-    BackendError, ErrorKind, Host, Label, LockName, LockView, MemoView, Minting, Mode, Outcome, OwnerId,
-    Promises, Sharing, Timing,
+    BackendError, EndOfGrant, ErrorKind, Host, Label, LockName, LockView, MemoView, Minting, Mode, Outcome,
+    OwnerId, Promises, Sharing, Timing,
 };
 
 use crate::{
@@ -86,6 +86,36 @@ impl Lock {
     #[must_use]
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.options.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Keeps the lock taken for at least this long after a guard that was dropped and not
+    /// [released](crate::Guard::release): by `?`, by a panic, with its future. Default: the lock is released. For work that
+    /// may go on elsewhere after this process has stopped it, such as a statement in a database.
+    ///
+    /// The drop sends one last renewal in the background, to this ttl. From then on no process is needed for it.
+    /// [`Locker::flush`](crate::Locker::flush) waits for its answer. If the store does not answer, or this process dies
+    /// first, the lock stays taken for the rest of its ttl. A guard that was dropped passes its lease on to no waiter.
+    /// [`hold`](Self::hold) releases the lock after work that returned, even with an error.
+    ///
+    /// # Timing
+    /// 100 ms to 24 h, and no more than the store's maximum. Acquiring with a longer one is refused, and so is any on a store
+    /// whose leases [end with the process](crate::backend::EndOfGrant::Session).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let migrate = locks.mutex("migrate").linger(Duration::from_secs(30));
+    /// drop(migrate.acquire().await?);
+    /// assert!(locks.flush(Duration::from_secs(5)).await);
+    /// assert!(migrate.try_acquire().await?.is_none());
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn linger(mut self, linger: Duration) -> Self {
+        self.options.linger = Some(linger);
         self
     }
 
@@ -377,9 +407,9 @@ impl Lock {
 
     async fn acquire_with(&self, request: AcquireRequest<'_>) -> Result<Guard, AcquireError> {
         self.engine.must_be_ours()?;
-        let mode = request.mode;
+        let (mode, linger) = (request.mode, request.options.linger);
         let cell = acquire::acquire(&self.engine, request).await?;
-        Ok(Guard::new(self.engine.clone(), Lease::new(cell, mode, &self.engine)))
+        Ok(Guard::new(self.engine.clone(), Lease::new(cell, mode, &self.engine), linger))
     }
 
     /// `max_hold` begins now.
@@ -456,9 +486,13 @@ impl Lock {
         let (name, mode) = (self.name()?, self.mode.clone()?);
         let promises = self.engine.backend.promises();
         let timing = Timing::new(self.options.ttl.unwrap_or_else(|| promises.default_ttl()))?;
-        if timing.ttl() > promises.max_ttl {
+        let linger = self.options.linger.map(Timing::new).transpose()?;
+        if timing.ttl().max(linger.map_or(Duration::ZERO, Timing::ttl)) > promises.max_ttl {
             let (backend, parameter) = (promises.backend, promises.max_ttl_parameter);
             return Err(ConfigError::TtlAboveMaximum { backend, max: promises.max_ttl, parameter });
+        }
+        if linger.is_some() && promises.end == EndOfGrant::Session {
+            return Err(ConfigError::NoLinger { backend: promises.backend });
         }
         match self.options.owner {
             Some(_) if !promises.chosen_owner => {

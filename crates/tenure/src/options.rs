@@ -32,6 +32,8 @@ pub(crate) struct Options {
     pub(crate) ttl: Option<Duration>,
     /// Never: work ends when it ends.
     pub(crate) max_hold: Option<Duration>,
+    /// How long the lock stays taken after a guard that was dropped; `None`: it is released.
+    pub(crate) linger: Option<Duration>,
     /// How long to wait; `None`: without a limit.
     pub(crate) within: Option<Duration>,
     /// `None`: as long as the caller waits, and [`PATIENCE`] if it waits without a limit.
@@ -51,6 +53,7 @@ impl Options {
         Self {
             ttl: None,
             max_hold: None,
+            linger: None,
             within,
             patience: None,
             label,

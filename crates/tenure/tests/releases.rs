@@ -2,17 +2,17 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tenure::backend::{Released, Renewal};
-use tenure::{Guard, Loss, ReleaseError, backend::Backend};
+use tenure::backend::{EndOfGrant, Released, Renewal};
+use tenure::{AcquireError, ConfigError, Guard, HoldError, Loss, ReleaseError, backend::Backend};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
     polls::dropped_after,
 };
 
-use crate::stage::{Actor, RETRY_MAX, SOON, Stage, TTL, ms, name};
+use crate::stage::{Actor, Deaf, RETRY_MAX, SOON, Stage, TTL, ms, name};
 
 /// A holder, somebody who waits, and since when.
 async fn holder_and_waiter() -> (Stage, Actor, Guard, tokio::task::JoinHandle<Guard>) {
@@ -55,6 +55,85 @@ async fn the_release_of_a_dropped_guard_is_tried_until_the_store_answers() {
         assert_eq!(actor.gates.asked(Verb::Release), 4, "{gate:?}");
         assert!(actor.locks.flush(SOON).await);
     }
+}
+
+/// Work that did not end well may go on elsewhere. Its lock stays taken for that long, even from a waiter of the same process.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_guard_lingers_and_a_released_one_does_not() {
+    let linger = 3 * TTL;
+    for gate in [Gate::Open, Gate::Refuse, Gate::Hang] {
+        let stage = Stage::new();
+        let actor = stage.actor();
+        let lock = actor.mutex().linger(linger);
+        lock.acquire().await.unwrap().release().await.unwrap();
+        let guard = lock.acquire().await.unwrap();
+        let (elsewhere, beside) = (stage.actor().waiting(), actor.waiting());
+        stage.settle(1, 2).await;
+        let before = actor.gates.asked(Verb::Release);
+        actor.gates.plan(Verb::Renew, &[gate], Gate::Open);
+        let (began, lease) = (stage.clock(), guard.lease());
+        drop(guard);
+        assert_eq!(lease.check().unwrap_err().cause(), Loss::Released, "{gate:?}");
+        assert!(actor.locks.flush(SOON + ms(2_500)).await, "{gate:?}");
+        assert_eq!(actor.gates.asked(Verb::Release), before, "{gate:?}");
+        let first = tokio::select! { guard = elsewhere => guard, guard = beside => guard };
+        let after = stage.clock() - began;
+        assert!(after >= linger && after <= linger + RETRY_MAX + ms(2_500), "{gate:?}: {after:?}");
+        first.unwrap().release().await.unwrap();
+    }
+}
+
+/// Nothing is certain of a store that is down: then the ttl ends the lease.
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_cannot_linger_is_left_to_its_ttl() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let guard = actor.mutex().linger(3 * TTL).acquire().await.unwrap();
+    let next = stage.actor().waiting();
+    stage.settle(1, 1).await;
+    actor.set(Verb::Renew, Gate::Refuse);
+    drop(guard);
+    assert!(!actor.locks.flush(TTL / 2).await, "it is still being tried");
+    let (_next, after) = entry(&stage, next).await;
+    assert!(after <= TTL + SOON, "{after:?}");
+    assert!(actor.locks.flush(RETRY_MAX).await);
+}
+
+/// So does work that panics, or that outlives `max_hold`; work that returned an error has ended.
+#[tokio::test(start_paused = true)]
+async fn work_that_is_cut_off_lingers() {
+    let linger = 3 * TTL;
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let lock = actor.mutex().linger(linger);
+    lock.hold(async |_| Err::<(), &str>("no such file")).await.unwrap().unwrap_err();
+    assert!(stage.is_free().await);
+    let taken = async || {
+        assert!(actor.locks.flush(SOON).await);
+        assert_eq!(stage.crowd().await.0, 1);
+        pass(linger).await;
+        assert!(stage.is_free().await);
+    };
+    let panics = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.hold(async |_| panic!("out of ideas")).await }
+    });
+    assert!(panics.await.unwrap_err().is_panic());
+    taken().await;
+    let endless = async |_| std::future::pending::<()>().await;
+    let lost = lock.clone().max_hold(TTL).hold(endless).await.unwrap_err();
+    assert!(matches!(&lost, HoldError::Lost(lost) if lost.cause() == Loss::MaxHold), "{lost}");
+    taken().await;
+    let refused = actor.mutex().linger(Duration::from_secs(90_000)).acquire().await.unwrap_err();
+    assert!(matches!(refused, AcquireError::Config(ConfigError::Ttl(_))), "{refused}");
+    let mut store = Deaf::new(&stage.store);
+    store.promises.max_ttl = TTL;
+    let refused = stage.actor_on(Arc::new(store)).mutex().linger(linger).acquire().await.unwrap_err();
+    assert!(matches!(refused, AcquireError::Config(ConfigError::TtlAboveMaximum { .. })), "{refused}");
+    let mut store = Deaf::new(&stage.store);
+    store.promises.end = EndOfGrant::Session;
+    let refused = stage.actor_on(Arc::new(store)).mutex().linger(linger).acquire().await.unwrap_err();
+    assert!(matches!(refused, AcquireError::Config(ConfigError::NoLinger { .. })), "{refused}");
 }
 
 /// L8: a wall clock that was set forward ended the attempts to release what was dropped, whose lease lasted on the store.

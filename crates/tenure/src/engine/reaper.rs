@@ -14,7 +14,7 @@ use futures_util::{
     FutureExt,
     stream::{FuturesUnordered, StreamExt},
 };
-use tenure_core::{BackendError, Host, LockName, Moment, OwnerId, Released, locked};
+use tenure_core::{BackendError, Grant, Host, LockName, Moment, OwnerId, Released, Renewal, locked};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::{
@@ -33,10 +33,12 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// answered in one round trip.
 const SOON: Duration = Duration::from_millis(100);
 
-/// An owner to release.
-pub(crate) struct PendingRelease {
+/// An owner to release, or a lease to extend for the last time.
+struct PendingRelease {
     name: LockName,
     owner: OwnerId,
+    /// What is left to the store, if the lease is not released.
+    last: Option<Grant>,
     /// After this its lease or place has expired, by the clock that does not step: the store's clock has not
     /// stepped with this one.
     until: Moment,
@@ -107,9 +109,18 @@ impl Reaper {
     }
 
     pub(crate) fn release(&self, name: LockName, owner: OwnerId, until: Moment) {
+        self.add(name, owner, None, until);
+    }
+
+    /// Renews this lease once more, and leaves it to its ttl.
+    pub(crate) fn linger(&self, last: Grant, until: Moment) {
+        self.add(last.name.clone(), last.owner, Some(last), until);
+    }
+
+    fn add(&self, name: LockName, owner: OwnerId, last: Option<Grant>, until: Moment) {
         locked(&self.counter.state).pending += 1;
         let counted = CountedRelease { counter: self.counter.clone(), until, is_done: false };
-        locked(&self.added).push(PendingRelease { name, owner, until, counted });
+        locked(&self.added).push(PendingRelease { name, owner, last, until, counted });
         self.changed.notify_one();
     }
 
@@ -151,7 +162,15 @@ impl Reaper {
             let is_closed = self.is_closed.load(Ordering::Acquire);
             for release in mem::take(&mut *locked(&self.added)) {
                 // A panic ends one release, and none of the others.
-                let carried_out = AssertUnwindSafe(self.carry_out(release, &turns, store, host));
+                let carried_out = async {
+                    match &release.last {
+                        Some(last) => extend(last, release.until, &turns, store, host).await,
+                        None => self.carry_out(&release, &turns, store, host).await,
+                    }
+                    let mut release = release;
+                    release.counted.is_done = true;
+                };
+                let carried_out = AssertUnwindSafe(carried_out);
                 begun.push(carried_out.catch_unwind());
             }
             if begun.is_empty() && is_closed {
@@ -171,7 +190,7 @@ impl Reaper {
 
     async fn carry_out(
         &self,
-        mut release: PendingRelease,
+        release: &PendingRelease,
         turns: &Semaphore,
         store: &KeeperStore,
         host: &dyn Host,
@@ -228,7 +247,32 @@ impl Reaper {
             }
         }
         self.in_flight.close(owner);
-        release.counted.is_done = true;
+    }
+}
+
+/// Sends the last renewal until it is answered, or the lease has expired.
+async fn extend(last: &Grant, until: Moment, turns: &Semaphore, store: &KeeperStore, host: &dyn Host) {
+    let (mut backoff, grants) = (Backoff::new(0), [last.clone()]);
+    let ask = || async {
+        let answer = store.backend().await?.renew(&grants).await.pop();
+        answer.expect("BUG: a backend answers every grant")
+    };
+    loop {
+        let turn = turns.acquire().await;
+        let answer = request(host, host.now(), TIMEOUT, ask).await;
+        drop(turn);
+        let again = host.now() + backoff.delay();
+        let why = match answer {
+            Ok(Renewal::Renewed) => return,
+            Ok(Renewal::Gone) => "the lease was lost".to_owned(),
+            Err(error) if error.kind().is_transient() && !has_passed(until, again) => {
+                host.sleep_until(again).await;
+                continue;
+            }
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(lock = %last.name, linger = ?last.ttl, why, "not kept taken for that long; its ttl ends it");
+        return;
     }
 }
 
