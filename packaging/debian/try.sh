@@ -32,7 +32,9 @@ expect 'as another user' 'mine' \
 expect 'a file for all' 'shared' "$(TENURE_URL=sqlite:/var/lib/locks.db tenure run hello -- echo shared)"
 
 # The manual: a page for the command and for each verb, and the index of pages knows them.
-for page in tenure $(tenure --help | sed -n '/^Commands:/,/^$/s/^  \([a-z][a-z]*\) .*/tenure-\1/p' | grep -v -- -help); do
+verbs=$(tenure --help | sed -n '/^Options:/q; s/^  \([a-z][a-z]*\)  .*/\1/p' | grep -vx help)
+expect 'verbs' 'run lead attach' "$(echo $verbs | cut -d ' ' -f 1-3)"
+for page in tenure $(printf 'tenure-%s ' $verbs); do
     expect "man $page" "/usr/share/man/man1/$page.1.gz" "$(man -w "$page")"
     expect "man $page has no warning" '' "$(LC_ALL=C.UTF-8 man --warnings "$page" 2>&1 >/dev/null)"
 done

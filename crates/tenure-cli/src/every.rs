@@ -1,6 +1,6 @@
 //! `run --every`: a command that runs once per interval, on one of many hosts.
 
-use std::{future::pending, time::Duration};
+use std::time::Duration;
 
 use jiff::{Timestamp, tz::TimeZone};
 use nix::sys::signal::Signal;
@@ -26,6 +26,7 @@ pub(crate) struct Every<'a> {
     once: RunOnce,
     calendar: Option<(Period, TimeZone)>,
     name: LockName,
+    interval: Duration,
     /// How often it runs, for people.
     often: String,
     even_if_failed: bool,
@@ -58,7 +59,16 @@ impl<'a> Every<'a> {
         let name = name.clone();
         let once = locks.once(&name).interval(every).with(set);
         let (even_if_failed, skip_exit_code) = (args.even_if_failed, args.skip_exit_code);
-        Ok(Some(Self { global, once, calendar, name, often, even_if_failed, skip_exit_code }))
+        Ok(Some(Self {
+            global,
+            once,
+            calendar,
+            name,
+            interval: every,
+            often,
+            even_if_failed,
+            skip_exit_code,
+        }))
     }
 
     /// The exit code if the job is not due, before any wait. If the store fails now, a later step waits for it.
@@ -70,19 +80,24 @@ impl<'a> Every<'a> {
         }
     }
 
-    /// Completes when another process of this host with the same command line is ahead in the queue. One waiter is
-    /// enough; otherwise a scheduler starts more and more of them behind a job that hangs.
-    pub(crate) async fn behind(&self, locks: &Locker, ours: &Label) -> Stop {
+    /// Completes when a wait without a limit helps no more: another process of this host with the same command line is ahead
+    /// in the queue, or the interval has passed. Otherwise a scheduler starts more and more of them behind a job that hangs.
+    pub(crate) async fn waited_enough(&self, locks: &Locker, ours: &Label, conflict: u8) -> Stop {
         let is_here = |label: &&Label| (&label.host, &label.command) == (&ours.host, &ours.command);
         let is_same =
             |label: &&Label| is_here(label) && (label.pid == ours.pid || processes::is_our_twin(label.pid));
+        let (began, limit) = (TokioHost.now(), self.interval.max(SHORTEST_WAIT));
         let mut rest = FIRST_LOOK;
         loop {
-            pause(rest).await;
+            let left = limit.saturating_sub(began.elapsed(TokioHost.now()));
+            pause(rest.min(left)).await;
             rest = LAST_LOOK.min(rest * 2);
+            if began.elapsed(TokioHost.now()) >= limit {
+                return self.over(locks, limit, conflict).await;
+            }
             let Ok(view) = locks.inspect(&self.name).await else { continue };
             match view.queue.iter().filter_map(|waiter| waiter.label.as_ref()).find(is_same) {
-                Some(first) if first.pid == ours.pid => pending::<()>().await,
+                Some(first) if first.pid == ours.pid => rest = limit,
                 Some(_) if self.global.quiet => return Stop::new(self.skip_exit_code, ""),
                 Some(Label { pid, .. }) => {
                     let line = format!("{}: skipped: pid {pid} of this host waits for it already", self.name);
@@ -91,6 +106,17 @@ impl<'a> Every<'a> {
                 None => {}
             }
         }
+    }
+
+    async fn over(&self, locks: &Locker, limit: Duration, conflict: u8) -> Stop {
+        if self.global.quiet {
+            return Stop::new(conflict, "");
+        }
+        let view = locks.inspect(&self.name).await.ok();
+        let holder = view.as_ref().and_then(|view| view.holders.first());
+        let holder = holder.map_or_else(String::new, |holder| format!(": held by {}", text::holder(holder)));
+        let waited = text::seconds(limit);
+        Stop::new(conflict, format!("{}: not acquired within its interval, {waited}{holder}", self.name))
     }
 
     /// The same under the lock, because another host may have run it during the wait. Returns the turn, which `count` needs.
@@ -190,6 +216,10 @@ impl<'a> Every<'a> {
         self.question("counting the run").awaited(signal, self.once.count(lease, turn, began)).await
     }
 }
+
+/// The shortest wait without `--wait`: as long as the store may fail in a row, so that a store which was restarted costs no
+/// short interval its run.
+const SHORTEST_WAIT: Duration = Duration::from_secs(30);
 
 /// The pause before the first check of the queue for another waiter of this host, which a run that is granted immediately
 /// never makes; and the longest pause.

@@ -209,18 +209,18 @@ impl<'a> Started<'a> {
         let waiting = if is_patient { waiting.for_ever() } else { waiting };
         let set = |lock| task.set(lock, (*ttl, *stopping));
         let asking = LockRequest { locks, waiting: &waiting, budget };
-        // A run with `--wait` or `-n` is not skipped.
+        // `--wait` and `-n` have their own end.
         let every = self.every.as_ref().filter(|_| budget.0.is_none());
-        let behind = async {
+        let waited_enough = async {
             match every {
-                Some(every) => every.behind(locks, &task.label()).await,
+                Some(every) => every.waited_enough(locks, &task.label(), conflict).await,
                 None => pending().await,
             }
         };
         tokio::select! {
             biased;
             guards = wanted.acquire(asking, set, &mut self.signals) => guards,
-            stop = behind => {
+            stop = waited_enough => {
                 drained(locks, LEAVE_PATIENCE, pending()).await;
                 Err(stop)
             }

@@ -3,9 +3,13 @@
 //! A block of `console` has commands behind `$ ` and what they print. The blocks of a page are one session of bash in a home
 //! of its own. Numbers, blanks, the host's name and an owner may differ; `…` stands for any text, on a line of its own for
 //! any lines.
+//!
+//! A block of `sh` is a script: it is run beside programs that do nothing, on a store of its own, and ends well. One that cannot
+//! be run says why in the line before it.
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -150,6 +154,80 @@ fn every_page_of_learn_and_guides_with_console_is_run() {
             }
         }
     }
+}
+
+/// What the scripts of the pages call: programs that do nothing, or what they are told to here instead of elsewhere.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("backup.sh", ""),
+    ("deploy.sh", ""),
+    ("migrate.sh", ""),
+    ("report", ""),
+    ("scheduler", ""),
+    ("serve", ""),
+    ("server", ""),
+    ("train.py", ""),
+    ("transfer.sh", ""),
+    ("bin/curl", ""),
+    ("bin/make_report", ""),
+    ("bin/ssh", "shift; case $# in 1) exec sh -c \"$1\" ;; *) exec \"$@\" ;; esac"),
+    ("bin/tar", "echo archive"),
+];
+
+/// The scripts of a page that are to be run.
+fn scripts(page: &str) -> Vec<String> {
+    let (mut scripts, mut before, mut script) = (Vec::new(), "", None::<String>);
+    for line in page.lines() {
+        match &mut script {
+            Some(_) if line == "```" => scripts.extend(script.take()),
+            Some(script) => *script += &format!("{line}\n"),
+            None if line == "```sh" && !before.starts_with("<!-- not run: ") => script = Some(String::new()),
+            None => {}
+        }
+        before = line;
+    }
+    scripts
+}
+
+#[test]
+fn each_script_of_a_page_ends_well() {
+    let mut count = 0;
+    for page in pages_with_scripts() {
+        for script in scripts(&fs::read_to_string(&page).unwrap()) {
+            let stage = Stage::new();
+            fs::create_dir(stage.path("bin")).unwrap();
+            for (name, does) in PROGRAMS {
+                fs::write(stage.path(name), format!("#!/bin/sh\n{does}\n")).unwrap();
+                fs::set_permissions(stage.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+            }
+            // The store is that of the stage.
+            let words = script.split(' ').filter(|word| *word != "--url" && !word.contains("://locks@"));
+            fs::write(stage.path("script"), words.collect::<Vec<_>>().join(" ")).unwrap();
+            let ours = Path::new(env!("CARGO_BIN_EXE_tenure")).parent().unwrap();
+            let path = std::env::var("PATH").unwrap_or_default();
+            let mut shell = stage.program("sh");
+            let path = format!("{}:{}:{path}", stage.path("bin").display(), ours.display());
+            shell.args(["-e", "./script"]).env("PATH", path);
+            let ended = stage.run_command(shell);
+            assert_eq!(ended.code, 0, "{}:\n{script}\n{ended:?}", page.display());
+            count += 1;
+        }
+    }
+    assert!(count >= 10, "{count}");
+}
+
+fn pages_with_scripts() -> Vec<PathBuf> {
+    let mut pages = vec![book().join("../README.md")];
+    for folder in ["learn", "guides", "guides/migrate", "../packaging"] {
+        let files = fs::read_dir(book().join(folder)).unwrap().map(|file| file.unwrap().path());
+        pages.extend(files.filter(|file| file.extension().is_some_and(|extension| extension == "md")));
+    }
+    pages
+}
+
+#[test]
+fn a_script_that_is_not_run_says_why() {
+    let page = "```sh\ntrue\n```\n\n<!-- not run: it needs root -->\n```sh\nfalse\n```\n\n```text\nno\n```\n";
+    assert_eq!(scripts(page), ["true\n"]);
 }
 
 #[test]

@@ -111,6 +111,27 @@ fn a_damaged_lock_is_refused_and_the_others_live() {
     stage.run(&["run", "--url", &url, "-n", "other", "--", "true"]).silent(0);
 }
 
+/// One row that is not UTF-8 ended `ls` for all, and was not named.
+#[test]
+fn a_row_that_is_no_text_hides_no_other_lock() {
+    let stage = Stage::new();
+    let file = used_store(&stage);
+    let url = format!("sqlite:{}", file.display());
+    stage.run(&["lock", "--url", &url, "held", "--ttl", "1h"]);
+    let another = rusqlite::Connection::open(&file).unwrap();
+    let copied = "INSERT INTO lock SELECT CAST(x'6261ff64' AS TEXT), busy, used_s, state FROM lock WHERE name = 'held'";
+    another.execute(copied, []).unwrap();
+    let list = stage.json(&["ls", "--url", &url]);
+    assert_eq!((list.as_array().unwrap().len(), &list[0]["name"]), (1, &"held".into()), "{list}");
+    another.execute("UPDATE lock SET state = CAST(x'ff' AS TEXT), busy = 1 WHERE name = 'job'", []).unwrap();
+    drop(another);
+    is_refused(&stage, &file, 69, "is damaged, or another program wrote it");
+    stage.run(&["ls", "--url", &url]).complained(69, "lock job");
+    stage.run(&["run", "--url", &url, "-n", "other", "--", "true"]).silent(0);
+    let found = stage.run(&["doctor", "--url", &url]);
+    assert!(found.out.contains("job"), "{found:?}");
+}
+
 /// The database of another program, byte by byte as it was.
 #[test]
 fn the_database_of_another_program_is_refused() {

@@ -190,6 +190,21 @@ fn one_process_of_a_host_waits_for_a_job() {
     assert_eq!(stage.lines("ran").len(), 1);
 }
 
+/// A job that hung on another host was waited for without an end, and nobody was told.
+#[test]
+fn a_wait_ends_with_the_interval() {
+    let stage = Stage::new();
+    let hung = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "hung"]);
+    stage.beats("hung");
+    let began = Instant::now();
+    stage
+        .run(&["run", "--every", "1s", "job", "--", "true"])
+        .complained(1, "not acquired within its interval, 30 s: held by ");
+    assert!(began.elapsed() >= Duration::from_secs(30));
+    stage.touch("go");
+    assert_eq!(hung.ended().code, 0);
+}
+
 /// The moment of a day, since the epoch.
 fn moment(text: &str) -> i64 {
     text.parse::<jiff::Timestamp>().unwrap().as_millisecond()

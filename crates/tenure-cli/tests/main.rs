@@ -28,6 +28,7 @@ mod input;
 mod jobs;
 mod lead;
 mod lines;
+mod lookers;
 mod loss;
 mod manual;
 mod matrix;

@@ -8,9 +8,9 @@ use std::{
 use async_trait::async_trait;
 use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, EndOfGrant,
-    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Moment, Noted,
-    Notifier, Order, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing,
-    WakeStream, WakeSupport,
+    ErrorKind, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting,
+    Moment, Noted, Notifier, Order, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal,
+    Restart, Sharing, WakeStream, WakeSupport,
 };
 use tenure_ledger::{Ledger, Rules};
 
@@ -147,16 +147,22 @@ impl Backend for Sqlite {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
-        let mut views = self.read(Vec::new(), |conn, now| {
+        let mut last = None;
+        let views = self.read(Vec::new(), |conn, now| {
             let mut list = conn.prepare_cached(sql::LIST)?;
-            let names = list.query_map([prefix], |row| row.get::<_, String>(0))?;
+            let names = list.query_map([prefix], front::name)?;
             let mut views = Vec::new();
             for name in names {
-                let Ok(name) = LockName::new(name?) else { continue };
-                views.push(front::whole(conn, &name)?.view(name, now));
+                let Some(Ok(name)) = name?.map(LockName::new) else { continue };
+                views.push(front::whole(conn, last.insert(name.clone()))?.view(name, now));
             }
             Ok(views)
-        })?;
+        });
+        let named = |error: BackendError| match last {
+            Some(name) if error.kind() == ErrorKind::Corrupt => error.with("lock", name),
+            _ => error,
+        };
+        let mut views = views.map_err(named)?;
         views.retain(|view| !(view.holders.is_empty() && view.queue.is_empty()));
         Ok(views)
     }

@@ -18,7 +18,8 @@ use tenure_core::{
 use tenure_ledger::{Ledger, Place};
 
 use crate::{
-    clock::micros, error, guard::GuardRecord, room, sql, store::FileStore, unsigned::Unsigned, volume::Volume,
+    clock::micros, error, front, guard::GuardRecord, room, sql, store::FileStore, unsigned::Unsigned,
+    volume::Volume,
 };
 
 /// Below this much free space the log, which has 4 MB when all is well, may not find its place.
@@ -196,8 +197,8 @@ fn foreign_names(
     let mut rows = every.query([])?;
     let mut names = BTreeSet::new();
     while let Some(row) = rows.next()? {
-        if !is_ours(&row.get::<_, String>(1)?) {
-            names.insert(row.get(0)?);
+        if !is_ours(&front::state(row, 1)?) {
+            names.insert(front::state(row, 0)?);
         }
     }
     Ok(names)

@@ -147,7 +147,7 @@ impl LockRow {
     fn read(conn: &Connection, name: &LockName) -> Result<Self, RowError> {
         let row = conn
             .prepare_cached(sql::READ_LOCK)?
-            .query_row([name.as_str()], |row| Ok(((row.get(0)?, row.get::<_, String>(1)?), row.get(2)?)))
+            .query_row([name.as_str()], |row| Ok(((row.get(0)?, state(row, 1)?), row.get(2)?)))
             .optional()?;
         Ok(match row {
             Some((row, has_places)) => Self { ledger: Ledger::decode(&row.1)?, row: Some(row), has_places },
@@ -216,13 +216,24 @@ pub(crate) fn whole(conn: &Connection, name: &LockName) -> Result<Ledger, RowErr
     Ok(ledger.with_queue(places.into_iter().map(|(_, place)| place), Unseen::default()))
 }
 
+/// The state in this column. Bytes that are no text, which another program wrote, are replaced: the lock is then read as damaged,
+/// and is named.
+pub(crate) fn state(row: &Row<'_>, column: usize) -> rusqlite::Result<String> {
+    Ok(String::from_utf8_lossy(row.get_ref(column)?.as_bytes()?).into_owned())
+}
+
+/// The name in the first column. `None` for bytes that are no text, of which no lock has its name.
+pub(crate) fn name(row: &Row<'_>) -> rusqlite::Result<Option<String>> {
+    Ok(str::from_utf8(row.get_ref(0)?.as_bytes()?).ok().map(str::to_owned))
+}
+
 fn read_places(
     conn: &Connection,
     statement: &str,
     parameters: impl rusqlite::Params,
 ) -> Result<Vec<(i64, Place)>, RowError> {
     let mut read = conn.prepare_cached(statement)?;
-    let text = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get::<_, String>(2)?));
+    let text = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, state(row, 2)?));
     let mut places = Vec::new();
     for row in read.query_map(parameters, text)? {
         let (number, Unsigned(ends_us), state) = row?;

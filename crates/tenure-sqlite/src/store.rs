@@ -659,12 +659,13 @@ impl Tx<'_> {
 fn sweep(conn: &Connection, now: Moment) -> Result<(), RowError> {
     let old = now.wall.saturating_sub(KEEP_FREE).as_secs();
     let mut next = conn.prepare_cached(sql::SWEEP_NEXT)?;
-    let rows = next.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    let rows = rows.collect::<rusqlite::Result<Vec<(String, bool, Unsigned<u64>)>>>()?;
-    let reached = if rows.len() < 256 { "" } else { rows.last().map_or("", |row| row.0.as_str()) };
+    let rows = next.query_map([], |row| Ok((front::name(row)?, row.get(1)?, row.get(2)?)))?;
+    let rows = rows.collect::<rusqlite::Result<Vec<(Option<String>, bool, Unsigned<u64>)>>>()?;
+    let last = rows.last().and_then(|row| row.0.as_deref());
+    let reached = if rows.len() < 256 { "" } else { last.unwrap_or_default() };
     let mut floor = 0;
     for (name, is_busy, _) in rows.iter().filter(|(_, _, Unsigned(used))| *used < old) {
-        let Ok(name) = LockName::new(name.as_str()) else { continue };
+        let Some(Ok(name)) = name.as_ref().map(LockName::new) else { continue };
         let ledger = match front::whole(conn, &name) {
             Ok(ledger) => ledger,
             // It is said by whoever asks for that lock, and hinders no other.

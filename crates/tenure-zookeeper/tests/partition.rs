@@ -23,16 +23,19 @@ async fn overtaken(
     waiters: &Locker,
     fail: impl FnOnce(),
 ) -> (Instant, Instant, [Guard; 2]) {
-    let guard = loop {
+    let (guard, waiting) = loop {
         let guard = soon("it holds", holders.mutex("job").ttl(TTL).acquire()).await.unwrap();
         // A short lease may be lost on a machine that is busy with other things: then it begins again.
-        if renewed(&guard, 2).await {
-            break guard;
+        if !renewed(&guard, 2).await {
+            continue;
         }
+        let waiting = waiter(waiters.mutex("job").ttl(TTL));
+        until("it waits", async || waiters.inspect("job").await.unwrap().queue.len() == 1).await;
+        if renewed(&guard, 1).await {
+            break (guard, waiting);
+        }
+        waiting.abort();
     };
-    let waiting = waiter(waiters.mutex("job").ttl(TTL));
-    until("it waits", async || waiters.inspect("job").await.unwrap().queue.len() == 1).await;
-    assert!(renewed(&guard, 1).await, "it holds");
     fail();
     soon("it is lost", guard.lost()).await;
     let lost = Instant::now();
