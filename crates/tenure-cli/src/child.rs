@@ -166,8 +166,11 @@ impl Child {
     /// Starts a health check, a line for `sh`. It is not part of the family.
     pub(crate) fn start_check(&mut self, line: &OsStr) -> io::Result<()> {
         let mut check = Command::new("sh");
-        let check =
-            check.args([OsStr::new("-c"), OsStr::new("--"), line]).stdin(Stdio::null()).stdout(Stdio::null());
+        let check = check
+            .args([OsStr::new("-c"), OsStr::new("--"), line])
+            .env(processes::CHECK, &self.family.owner)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
         let process = check.process_group(0).spawn()?;
         self.family.check =
             Some(Pid::from_raw(i32::try_from(process.id()).expect("BUG: a pid is positive and fits")));

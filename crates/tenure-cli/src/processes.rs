@@ -218,11 +218,13 @@ impl Family {
     /// orphans as well; those of the command have its environment. A process with a hidden environment may be one.
     fn adopted(&self, child: &Process) -> bool {
         let Scope { adopts, before } = &self.scope;
-        let is_marked = || child.environment().is_none_or(|all| nested::is_under(&all, &self.owner));
+        let is_ours = |all: Vec<u8>| {
+            !is_of_check(&all, &self.owner) && (before.is_empty() || nested::is_under(&all, &self.owner))
+        };
         *adopts
             && !self.is_helper(child.pid)
             && !before.contains(&child.known())
-            && (before.is_empty() || is_marked())
+            && child.environment().is_none_or(is_ours)
     }
 
     fn tree(&self, all: &[Process]) -> HashSet<Pid> {
@@ -243,6 +245,15 @@ impl Family {
         }
     }
 }
+
+/// Whether a process with this environment was started by a health check of this lease: it is no work under the lock.
+fn is_of_check(environment: &[u8], owner: &str) -> bool {
+    let mark = format!("{CHECK}={owner}");
+    environment.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes())
+}
+
+/// In the environment of a health check: the owner of the lease whose holder it checks.
+pub(crate) const CHECK: &str = "TENURE_CHECK_OF";
 
 fn lists(all: &[Process], pid: Pid) -> bool {
     all.iter().any(|process| process.pid == pid)

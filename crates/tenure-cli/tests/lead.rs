@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::signal::Signal;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use tenure_testkit::{patience::eventually, proxy::Proxy};
 
 use crate::stage::{self, PATIENCE, Process, Stage, files::BEAT, process::is_alive, scaled_ttl};
@@ -137,6 +140,21 @@ fn a_leader_whose_health_check_fails_or_hangs_makes_room() {
         next_term(&stage, 1);
         eventually("the reason is said", PATIENCE, || ill.said().contains(why).then_some(()));
     }
+}
+
+/// L6: what a health check left running counted as work of the leader. The lock stayed held beside it after the command had
+/// ended.
+#[test]
+fn what_a_health_check_leaves_running_holds_no_lock() {
+    let stage = Stage::new();
+    let check = "[ -e checks ] || { sleep 60 & echo $! >pid.left; echo >>checks; }";
+    let command = "until [ -e checks ]; do sleep 0.05; done; sleep 0.3";
+    let lead = ["lead", "--health", check, "--health-every", "200ms", "job", "--", "sh", "-c", command];
+    stage.start(&lead).ended().silent(0);
+    let left: i32 = stage.number("pid.left");
+    assert!(is_alive(left), "it is not of the family");
+    kill(Pid::from_raw(left), Signal::SIGKILL).unwrap();
+    stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
 }
 
 /// `--max-hold` of a leader; and a health check that succeeds changes nothing.

@@ -7,7 +7,7 @@ use crate::stage::{PATIENCE, Stage, files::HOLD};
 /// With the URLs of a user with all rights and of the one that may only read, whose rights are given once there is a lock.
 fn looks_and_changes_nothing(url: String, reader: String, give: impl FnOnce()) {
     let stage = Stage::at(url);
-    let holder = stage.start(&["run", "--ttl", "5s", "job", "--", "sh", "-c", HOLD, "held"]);
+    let holder = stage.start(&["run", "-q", "--ttl", "5s", "job", "--", "sh", "-c", HOLD, "held"]);
     stage.beats("held");
     give();
     let looking = Stage::at(reader);
