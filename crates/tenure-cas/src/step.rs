@@ -190,6 +190,11 @@ pub(crate) trait CellVerb: Sync {
         None
     }
 
+    /// The latest time of the store's clock for its write, if this answer is to be true then.
+    fn latest(&self, _ledger: &Ledger) -> Option<Duration> {
+        None
+    }
+
     /// It may be tried later, so that the holder and the next one win the races for the cell (L6).
     fn yields(&self, _answer: &Self::Answer) -> bool {
         false
@@ -517,6 +522,7 @@ impl<C: Cell> Locks<C> {
         let has_beside = seen.has_beside;
         let is_long = seen.is_long || has_beside && ledger.waiting() >= FRONT;
         let (gone, patience, until) = (Vec::new(), V::PATIENCE, self.until(now, begun, tolerance));
+        let until = verb.latest(&ledger).map_or(until, |latest| latest.min(until));
         let draft =
             Draft { version, before, ledger, is_long, has_beside, gone, change, patience, now, until };
         is_likely.then_some(draft)
@@ -541,6 +547,7 @@ impl<C: Cell> Locks<C> {
         let gone = up.map_or_else(Vec::new, |up| up.gone);
         change.wakes.splice(0..0, news);
         let (patience, until) = (V::PATIENCE, self.until(now, begun, tolerance));
+        let until = verb.latest(&ledger).map_or(until, |latest| latest.min(until));
         Ok(Draft { version, before, ledger, is_long, has_beside, gone, change, patience, now, until })
     }
 

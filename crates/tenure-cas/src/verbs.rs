@@ -577,6 +577,11 @@ impl CellVerb for NoteVerb<'_> {
         true
     }
 
+    /// L4: its lease has not ended, even if no other client has entered.
+    fn latest(&self, ledger: &Ledger) -> Option<Duration> {
+        ledger.last_moment(self.owner)
+    }
+
     fn is_plain(&self, answer: &Noted) -> bool {
         *answer == Noted::Noted
     }
@@ -682,7 +687,10 @@ mod tests {
         let verb = NoteVerb { owner, token: FencingToken::new(u64::MAX), memo: &memo };
         for (tolerance, age) in [(TOLERANCE, 5), (TOLERANCE + Duration::from_secs(3), 2)] {
             let mut ledger = Ledger::new(0);
+            assert_eq!(verb.latest(&ledger), None);
             drop(ledger.claim(at(100), &rules, &claim).unwrap());
+            // L4: it is not written when the lease has ended, even if no other client has entered.
+            assert_eq!(verb.latest(&ledger), Some(Duration::from_secs(160) - Duration::from_micros(1)));
             let start = StepStart { rules, now: at(100), tolerance };
             assert_eq!(verb.run(&mut ledger, &start).unwrap().answer, Noted::Noted);
             let seen = ledger.view(name.clone(), at(105)).memo.unwrap();

@@ -436,6 +436,12 @@ impl Ledger {
         self.holders.iter().any(|holder| holder.owner == owner)
     }
 
+    /// The last moment of the owner's lease, on the store's lease clock; `None` if it holds nothing.
+    pub fn last_moment(&self, owner: OwnerId) -> Option<Duration> {
+        let holder = self.holders.iter().find(|holder| holder.owner == owner)?;
+        Some(Duration::from_micros(holder.ends_us.saturating_sub(1)))
+    }
+
     /// True if the owner has a place among those that were read.
     pub fn has_place(&self, owner: OwnerId) -> bool {
         self.queue.iter().any(|place| place.owner == owner)
