@@ -143,7 +143,7 @@ fn is_of_a_busy_machine(line: &str) -> bool {
     if line.contains(": the lease was gone when its release was repeated: ")
         || line.contains(": waiting for 1")
         // A cluster that elects answers nothing for as long as that takes.
-        || line.contains("looking at the lock: no answer from the etcd store at ")
+        || line.contains(": no answer from the etcd store at ")
     {
         return true;
     }
