@@ -67,6 +67,10 @@ impl Guard {
         }
     }
 
+    pub(crate) fn linger_for(&mut self, linger: Option<Duration>) {
+        self.linger = linger;
+    }
+
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }

@@ -15,7 +15,6 @@ use crate::{
     engine::{
         Engine, News,
         acquire::{self, AcquireRequest},
-        hold::HoldCell,
     },
     error::{AcquireError, ConfigError, HoldError},
     guard::Guard,
@@ -394,14 +393,15 @@ impl Lock {
         self.acquire_with(AcquireRequest { was_busy: Some(was_busy), asks_once: true, ..request }).await
     }
 
-    /// The same, but `max_hold` does not count yet: [`cap`](Self::cap) starts it.
+    /// The same, but `max_hold` does not count yet, and a guard that is dropped does not linger: [`begin`](Self::begin)
+    /// starts both.
     pub(crate) async fn acquire_uncapped(
         &self,
         budget: Option<Duration>,
         was_busy: &AtomicBool,
     ) -> Result<Guard, AcquireError> {
         let mut uncapped = self.clone();
-        uncapped.options.max_hold = None;
+        (uncapped.options.max_hold, uncapped.options.linger) = (None, None);
         uncapped.acquire_among(budget, was_busy).await
     }
 
@@ -412,11 +412,12 @@ impl Lock {
         Ok(Guard::new(self.engine.clone(), Lease::new(cell, mode, &self.engine), linger))
     }
 
-    /// `max_hold` begins now.
-    pub(crate) fn cap(&self, cell: &HoldCell) {
+    /// The work begins now.
+    pub(crate) fn begin(&self, guard: &mut Guard) {
         if let Some(max_hold) = self.options.max_hold {
-            cell.cap(self.engine.host.now() + max_hold);
+            guard.lease().cell().cap(self.engine.host.now() + max_hold);
         }
+        guard.linger_for(self.options.linger);
     }
 
     /// The name of the lock, or why it is not valid.

@@ -169,9 +169,9 @@ impl Acquirable for AllOf {
         loop {
             let mut held = Vec::with_capacity(locks.len());
             let gathered = self.gather(locks, &mut held, (began, budget), &was_busy).await;
-            let guards = Guards::new(held);
+            let mut guards = Guards::new(held);
             if gathered.is_ok() && guards.check().is_ok() {
-                locks.iter().zip(guards.iter()).for_each(|(lock, lease)| lock.cap(lease.cell()));
+                locks.iter().zip(&mut guards.guards).for_each(|(lock, guard)| lock.begin(guard));
                 return Ok(guards);
             }
             // Not in the background: a caller that gets nothing must leave nothing behind (L8).

@@ -83,6 +83,23 @@ async fn a_dropped_guard_lingers_and_a_released_one_does_not() {
     }
 }
 
+/// An acquisition of several that is dropped halfway has begun no work.
+#[tokio::test(start_paused = true)]
+async fn locks_that_were_gathered_in_part_do_not_linger() {
+    let stage = Stage::new();
+    let (actor, other) = (stage.actor(), stage.actor());
+    let busy = other.locks.mutex("b").acquire().await.unwrap();
+    let both = actor.locks.all(["a", "b"]).with(|lock| lock.ttl(TTL).linger(3 * TTL));
+    assert!(tokio::time::timeout(TTL / 2, both.acquire()).await.is_err());
+    assert!(actor.locks.flush(SOON).await);
+    other.locks.mutex("a").try_acquire().await.unwrap().expect("it is free").release().await.unwrap();
+    busy.release().await.unwrap();
+    drop(both.acquire().await.unwrap());
+    assert!(actor.locks.flush(SOON).await);
+    assert!(other.locks.mutex("a").try_acquire().await.unwrap().is_none());
+    assert!(other.locks.mutex("b").try_acquire().await.unwrap().is_none());
+}
+
 /// Nothing is certain of a store that is down: then the ttl ends the lease.
 #[tokio::test(start_paused = true)]
 async fn a_guard_that_cannot_linger_is_left_to_its_ttl() {
