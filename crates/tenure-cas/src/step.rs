@@ -190,7 +190,7 @@ pub(crate) trait CellVerb: Sync {
         None
     }
 
-    /// The latest time of the store's clock for its write, if this answer is to be true then.
+    /// The store's time after which it must not be written; `None` without a limit.
     fn latest(&self, _ledger: &Ledger) -> Option<Duration> {
         None
     }
@@ -521,8 +521,8 @@ impl<C: Cell> Locks<C> {
         let is_likely = change.changed && (is_fresh || verb.is_plain(&change.answer));
         let has_beside = seen.has_beside;
         let is_long = seen.is_long || has_beside && ledger.waiting() >= FRONT;
-        let (gone, patience, until) = (Vec::new(), V::PATIENCE, self.until(now, begun, tolerance));
-        let until = verb.latest(&ledger).map_or(until, |latest| latest.min(until));
+        let until = self.until((verb, &ledger), now, begun, tolerance);
+        let (gone, patience) = (Vec::new(), V::PATIENCE);
         let draft =
             Draft { version, before, ledger, is_long, has_beside, gone, change, patience, now, until };
         is_likely.then_some(draft)
@@ -546,15 +546,21 @@ impl<C: Cell> Locks<C> {
         let is_long = is_more || has_beside && ledger.waiting() >= FRONT;
         let gone = up.map_or_else(Vec::new, |up| up.gone);
         change.wakes.splice(0..0, news);
-        let (patience, until) = (V::PATIENCE, self.until(now, begun, tolerance));
-        let until = verb.latest(&ledger).map_or(until, |latest| latest.min(until));
+        let (patience, until) = (V::PATIENCE, self.until((verb, &ledger), now, begun, tolerance));
         Ok(Draft { version, before, ledger, is_long, has_beside, gone, change, patience, now, until })
     }
 
     /// The latest time for a write of a verb that began at `begun` and runs at `now`.
-    fn until(&self, now: Duration, begun: Moment, tolerance: Duration) -> Duration {
+    fn until<V: CellVerb>(
+        &self,
+        (verb, ledger): (&V, &Ledger),
+        now: Duration,
+        begun: Moment,
+        tolerance: Duration,
+    ) -> Duration {
         let waited = begun.elapsed(self.shared.host.now());
-        now + (waited + tolerance).min(LATE)
+        let until = now + (waited + tolerance).min(LATE);
+        verb.latest(ledger).map_or(until, |latest| latest.min(until))
     }
 
     /// The place of a claim that would wait, or that `has_lost` a race, and its answer; `None` if it must not be

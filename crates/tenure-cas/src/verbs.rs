@@ -577,7 +577,7 @@ impl CellVerb for NoteVerb<'_> {
         true
     }
 
-    /// L4: its lease has not ended, even if no other client has entered.
+    /// L4: no memo is written after its lease has ended, even if the lock is still free.
     fn latest(&self, ledger: &Ledger) -> Option<Duration> {
         ledger.last_moment(self.owner)
     }

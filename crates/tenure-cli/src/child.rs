@@ -402,9 +402,7 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         REFUSED => {
             // A process that blocks this signal gets an error when it reads in the background, and is not
             // suspended.
-            let mut refused = SigSet::empty();
-            refused.add(Signal::SIGTTIN);
-            let _ = refused.thread_block();
+            let _ = SigSet::from(Signal::SIGTTIN).thread_block();
         }
         _ => {}
     }

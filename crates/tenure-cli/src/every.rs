@@ -80,8 +80,8 @@ impl<'a> Every<'a> {
         }
     }
 
-    /// Completes when a wait without a limit helps no more: another process of this host with the same command line is ahead
-    /// in the queue, or the interval has passed. Otherwise a scheduler starts more and more of them behind a job that hangs.
+    /// Completes when a wait without a limit must end: another process of this host with the same command line is ahead in
+    /// the queue, or the interval has passed. Otherwise a scheduler starts more and more processes behind a job that hangs.
     pub(crate) async fn waited_enough(&self, locks: &Locker, ours: &Label, conflict: u8) -> Stop {
         let is_here = |label: &&Label| (&label.host, &label.command) == (&ours.host, &ours.command);
         let is_same =
@@ -217,8 +217,7 @@ impl<'a> Every<'a> {
     }
 }
 
-/// The shortest wait without `--wait`: as long as the store may fail in a row, so that a store which was restarted costs no
-/// short interval its run.
+/// The shortest wait without `--wait`: as long as the store may fail in a row. A restart of the store must not cost a run.
 const SHORTEST_WAIT: Duration = Duration::from_secs(30);
 
 /// The pause before the first check of the queue for another waiter of this host, which a run that is granted immediately

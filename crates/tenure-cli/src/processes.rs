@@ -246,13 +246,13 @@ impl Family {
     }
 }
 
-/// Whether a process with this environment was started by a health check of this lease: it is no work under the lock.
+/// Whether a health check of this lease started a process with this environment. It does not count as work under the lock.
 fn is_of_check(environment: &[u8], owner: &str) -> bool {
     let mark = format!("{CHECK}={owner}");
     environment.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes())
 }
 
-/// In the environment of a health check: the owner of the lease whose holder it checks.
+/// The variable in the environment of a health check: the owner of the lease.
 pub(crate) const CHECK: &str = "TENURE_CHECK_OF";
 
 fn lists(all: &[Process], pid: Pid) -> bool {

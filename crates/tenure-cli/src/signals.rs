@@ -106,7 +106,7 @@ impl Signals {
         }
     }
 
-    /// A TSTP that came with a CONT is dropped, because their order is not known: a stop that no shell ends is worse than none.
+    /// Drops a TSTP that came with a CONT, because their order is not known. A stop that no shell ends is worse than none.
     fn passed(&mut self, number: i32) -> i32 {
         if number == Signal::SIGCONT as i32
             && let Some(stop) = &mut self.stop
@@ -116,8 +116,8 @@ impl Signals {
         number
     }
 
-    /// Waits for the next signal for the command or, if that `has_ended`, for the processes that it left; `None` if a
-    /// child has changed.
+    /// Waits for the next signal for the command, or for the processes that it left once it `has_ended`. `None`: a child
+    /// has changed.
     pub(crate) async fn next(&mut self, has_ended: bool) -> Option<i32> {
         loop {
             let signal = tokio::select! {
@@ -208,18 +208,14 @@ fn drain(stream: &mut SignalStream) {
 /// Keeps a stop signal blocked and pending in this thread. The system discards it when the process is sent CONT, so that
 /// [`stop_unless_continued`] needs no order between TSTP and CONT. Call on the main thread, which waits for the command.
 pub(crate) fn arm_stop() {
-    let _ = stop_signals().thread_block();
+    let _ = SigSet::from(STOP).thread_block();
     let _ = raise(STOP);
 }
 
 /// Stops this process, unless it was continued since [`arm_stop`].
 pub(crate) fn stop_unless_continued() {
-    let _ = stop_signals().thread_unblock();
+    let _ = SigSet::from(STOP).thread_unblock();
     arm_stop();
-}
-
-fn stop_signals() -> SigSet {
-    SigSet::from_iter([STOP])
 }
 
 /// Stops as TSTP does, which `tenure` handles.

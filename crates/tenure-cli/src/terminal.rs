@@ -1,4 +1,4 @@
-//! The controlling terminal: who has its foreground, and what its keys do.
+//! The controlling terminal: its foreground process group, and what its keys do.
 
 use std::{
     fs::File,

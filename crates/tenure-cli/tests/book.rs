@@ -4,8 +4,8 @@
 //! of its own. Numbers, blanks, the host's name and an owner may differ; `…` stands for any text, on a line of its own for
 //! any lines.
 //!
-//! A block of `sh` is a script: it is run beside programs that do nothing, on a store of its own, and ends well. One that cannot
-//! be run says why in the line before it.
+//! A block of `sh` is a script. It is run with a separate store and with programs that do nothing, and must exit with 0. If it
+//! cannot be run, the line before it says why.
 
 use std::{
     fs,
@@ -156,7 +156,7 @@ fn every_page_of_learn_and_guides_with_console_is_run() {
     }
 }
 
-/// What the scripts of the pages call: programs that do nothing, or what they are told to here instead of elsewhere.
+/// The programs that the scripts call, as shell scripts. Most do nothing; `ssh` runs its command on this host.
 const PROGRAMS: &[(&str, &str)] = &[
     ("backup.sh", ""),
     ("deploy.sh", ""),

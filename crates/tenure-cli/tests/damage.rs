@@ -111,7 +111,7 @@ fn a_damaged_lock_is_refused_and_the_others_live() {
     stage.run(&["run", "--url", &url, "-n", "other", "--", "true"]).silent(0);
 }
 
-/// One row that is not UTF-8 ended `ls` for all, and was not named.
+/// One row that was not UTF-8 made `ls` fail for all locks, and the error did not name it.
 #[test]
 fn a_row_that_is_no_text_hides_no_other_lock() {
     let stage = Stage::new();

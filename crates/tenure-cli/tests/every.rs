@@ -190,7 +190,7 @@ fn one_process_of_a_host_waits_for_a_job() {
     assert_eq!(stage.lines("ran").len(), 1);
 }
 
-/// A job that hung on another host was waited for without an end, and nobody was told.
+/// A process waited without a limit for a job that hung on another host, and printed nothing.
 #[test]
 fn a_wait_ends_with_the_interval() {
     let stage = Stage::new();

@@ -142,8 +142,8 @@ fn a_leader_whose_health_check_fails_or_hangs_makes_room() {
     }
 }
 
-/// L6: what a health check left running counted as work of the leader. The lock stayed held beside it after the command had
-/// ended.
+/// L6: a process that a health check had left running counted as work of the leader. The lock stayed held after the command
+/// had ended.
 #[test]
 fn what_a_health_check_leaves_running_holds_no_lock() {
     let stage = Stage::new();

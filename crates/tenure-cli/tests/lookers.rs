@@ -4,7 +4,7 @@ use tenure_testkit::{patience::eventually, postgres::PostgresServer, redis::Redi
 
 use crate::stage::{PATIENCE, Stage, files::HOLD};
 
-/// With the URLs of a user with all rights and of the one that may only read, whose rights are given once there is a lock.
+/// The user of `url` has all rights. `give` makes the user of `reader`, once the store has a lock.
 fn looks_and_changes_nothing(url: String, reader: String, give: impl FnOnce()) {
     let stage = Stage::at(url);
     let holder = stage.start(&["run", "-q", "--ttl", "5s", "job", "--", "sh", "-c", HOLD, "held"]);
@@ -42,7 +42,7 @@ fn rights<'a>(page: &'a str, from: &str, to: &str) -> &'a str {
     page.split_once(from).unwrap().1.split(to).next().unwrap()
 }
 
-/// Who might look might also break: no page had a user that may only read.
+/// No page described a user that may only read, so each user that could list locks could also break them.
 #[test]
 fn a_reader_of_redis_changes_nothing() {
     let line = rights(include_str!("../../tenure-redis/README.md"), "ACL SETUSER reader on >PASSWORD ", "\n");

@@ -216,13 +216,13 @@ pub(crate) fn whole(conn: &Connection, name: &LockName) -> Result<Ledger, RowErr
     Ok(ledger.with_queue(places.into_iter().map(|(_, place)| place), Unseen::default()))
 }
 
-/// The state in this column. Bytes that are no text, which another program wrote, are replaced: the lock is then read as damaged,
-/// and is named.
+/// The state in this column. Bytes that are not UTF-8, which another program wrote, are replaced. The lock is then reported as
+/// damaged, with its name.
 pub(crate) fn state(row: &Row<'_>, column: usize) -> rusqlite::Result<String> {
     Ok(String::from_utf8_lossy(row.get_ref(column)?.as_bytes()?).into_owned())
 }
 
-/// The name in the first column. `None` for bytes that are no text, of which no lock has its name.
+/// The name in the first column. `None` if it is not UTF-8, and so not the name of a lock.
 pub(crate) fn name(row: &Row<'_>) -> rusqlite::Result<Option<String>> {
     Ok(str::from_utf8(row.get_ref(0)?.as_bytes()?).ok().map(str::to_owned))
 }

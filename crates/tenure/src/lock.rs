@@ -94,7 +94,7 @@ impl Lock {
     ///
     /// The drop sends one last renewal in the background, to this ttl. From then on no process is needed for it.
     /// [`Locker::flush`](crate::Locker::flush) waits for its answer. If the store does not answer, or this process dies
-    /// first, the lock stays taken for the rest of its ttl. A guard that was dropped passes its lease on to no waiter.
+    /// first, the lock stays taken for the rest of its ttl. The lease of a dropped guard is not passed on to a waiter.
     /// [`hold`](Self::hold) releases the lock after work that returned, even with an error.
     ///
     /// # Timing

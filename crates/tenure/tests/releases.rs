@@ -100,7 +100,7 @@ async fn locks_that_were_gathered_in_part_do_not_linger() {
     assert!(other.locks.mutex("b").try_acquire().await.unwrap().is_none());
 }
 
-/// Nothing is certain of a store that is down: then the ttl ends the lease.
+/// If the store is down, the ttl ends the lease.
 #[tokio::test(start_paused = true)]
 async fn a_guard_that_cannot_linger_is_left_to_its_ttl() {
     let stage = Stage::new();
@@ -116,7 +116,7 @@ async fn a_guard_that_cannot_linger_is_left_to_its_ttl() {
     assert!(actor.locks.flush(RETRY_MAX).await);
 }
 
-/// So does work that panics, or that outlives `max_hold`; work that returned an error has ended.
+/// The lock of work that panics or exceeds `max_hold` stays taken. Work that returned an error has ended.
 #[tokio::test(start_paused = true)]
 async fn work_that_is_cut_off_lingers() {
     let linger = 3 * TTL;

@@ -37,7 +37,7 @@ const SOON: Duration = Duration::from_millis(100);
 struct PendingRelease {
     name: LockName,
     owner: OwnerId,
-    /// What is left to the store, if the lease is not released.
+    /// The last renewal, instead of a release.
     last: Option<Grant>,
     /// After this its lease or place has expired, by the clock that does not step: the store's clock has not
     /// stepped with this one.
@@ -163,11 +163,11 @@ impl Reaper {
             for release in mem::take(&mut *locked(&self.added)) {
                 // A panic ends one release, and none of the others.
                 let carried_out = async {
+                    let mut release = release;
                     match &release.last {
                         Some(last) => extend(last, release.until, &turns, store, host).await,
                         None => self.carry_out(&release, &turns, store, host).await,
                     }
-                    let mut release = release;
                     release.counted.is_done = true;
                 };
                 let carried_out = AssertUnwindSafe(carried_out);
@@ -271,7 +271,7 @@ async fn extend(last: &Grant, until: Moment, turns: &Semaphore, store: &KeeperSt
             }
             Err(error) => error.to_string(),
         };
-        tracing::warn!(lock = %last.name, linger = ?last.ttl, why, "not kept taken for that long; its ttl ends it");
+        tracing::warn!(lock = %last.name, linger = ?last.ttl, why, "the lock does not stay taken for that long; its ttl ends it");
         return;
     }
 }
