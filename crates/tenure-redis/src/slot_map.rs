@@ -108,7 +108,7 @@ impl KnownCluster {
     }
 
     /// How much longer to wait for the other nodes: `asked` were asked, and those of `views` have answered. `None`: until the
-    /// time-out.
+    /// timeout.
     pub(crate) fn patience(&self, asked: usize, views: &[&View], connect: Duration) -> Option<Duration> {
         if !self.ids.is_empty() {
             return views.iter().any(|view| self.is_shown_by(view)).then_some(connect / 10);
