@@ -28,11 +28,14 @@ pub struct Span {
     pub least: Duration,
     /// The maximum.
     pub most: Duration,
+    /// A number without a unit is seconds.
+    is_bare_seconds: bool,
 }
 
 impl Span {
     const fn of(key: &'static str, least_ms: u64, most_ms: u64) -> Self {
-        Self { key, least: Duration::from_millis(least_ms), most: Duration::from_millis(most_ms) }
+        let (least, most) = (Duration::from_millis(least_ms), Duration::from_millis(most_ms));
+        Self { key, least, most, is_bare_seconds: false }
     }
 
     /// The same for a store with this higher minimum.
@@ -41,19 +44,27 @@ impl Span {
         Self { least, ..self }
     }
 
+    /// The same for a store whose other clients write seconds without a unit.
+    #[must_use]
+    pub const fn bare_seconds(self) -> Self {
+        Self { is_bare_seconds: true, ..self }
+    }
+
     /// Reads one, like `500ms`, without checking its bounds.
     ///
     /// # Errors
     /// If it is not a duration.
     pub fn read(self, text: &str) -> Result<Duration, UrlError> {
-        let parsed = humantime::parse_duration(text);
+        let is_bare =
+            self.is_bare_seconds && !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let parsed = humantime::parse_duration(&if is_bare { format!("{text}s") } else { text.to_owned() });
         parsed.map_err(|_| bad(format!("{}= is no duration; write it like 500ms", self.key)))
     }
 
     /// # Errors
     /// If it is outside its bounds.
     pub fn check(self, value: Duration) -> Result<(), UrlError> {
-        let Self { key, least, most } = self;
+        let Self { key, least, most, .. } = self;
         if value < least || value > most {
             return Err(bad(format!("{key}= lies outside {least:?} to {most:?}")));
         }
@@ -65,6 +76,15 @@ impl Span {
 pub fn written(value: Duration) -> String {
     let is_whole = value.subsec_nanos().is_multiple_of(1_000_000);
     if is_whole { format!("{}ms", value.as_millis()) } else { format!("{}ns", value.as_nanos()) }
+}
+
+/// A duration as a page has it: `500 ms`, `2 s`, `1 min`.
+pub(crate) fn for_people(value: Duration) -> String {
+    match value.as_millis() {
+        ms if ms.is_multiple_of(60_000) => format!("{} min", ms / 60_000),
+        ms if ms.is_multiple_of(1_000) => format!("{} s", ms / 1_000),
+        ms => format!("{ms} ms"),
+    }
 }
 
 #[cfg(test)]
@@ -82,6 +102,8 @@ mod tests {
         let patient = CONNECT_TIMEOUT.at_least(Duration::from_millis(250));
         let is_right = |ms| patient.check(Duration::from_millis(ms)).is_ok();
         assert!(!is_right(249) && is_right(250));
+        assert_eq!(RETRY_MAX.bare_seconds().read("2"), Ok(Duration::from_secs(2)));
+        assert!(RETRY_MAX.read("2").is_err() && RETRY_MAX.bare_seconds().read("").is_err());
     }
 
     #[test]

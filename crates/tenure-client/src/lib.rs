@@ -8,6 +8,7 @@ pub mod durations;
 
 mod refusal;
 mod secret;
+mod settings;
 mod single_flight;
 mod slot;
 #[cfg(feature = "socket")]

@@ -4,28 +4,27 @@
 //! an `@`. The rest of it is then read as a port, a path, a parameter or a host. No reader can detect which part
 //! that is, so a refusal uses only fixed words and the names of known settings.
 
-use std::{path::Path, time::Duration};
-
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-pub use crate::refusal::{UrlError, bad};
+pub use crate::{
+    refusal::{UrlError, bad},
+    settings::{Given, Setting, Words, path_text},
+};
 use crate::{
-    durations::{self, Span},
     secret::{Login, Secret},
+    settings,
 };
 
 /// The form of the URLs of a store: `scheme://user:password@host:port,host:port/path?setting=value`.
-pub struct Form {
+pub struct Form<C: 'static> {
     /// The store, for messages.
     pub store: &'static str,
     /// The possible schemes.
     pub schemes: &'static [&'static str],
     /// A valid URL.
     pub example: &'static str,
-    /// The settings after the `?`.
-    pub settings: &'static [&'static str],
-    /// Other names of these settings, and which one each is.
-    pub aliases: &'static [(&'static str, &'static str)],
+    /// The settings after the `?`, in the order in which they are read.
+    pub settings: &'static [Setting<C>],
     /// Those of other programs.
     pub foreign: &'static [Foreign],
 }
@@ -40,8 +39,6 @@ pub struct Url<'a> {
     pub scheme: &'static str,
     /// The text before an `@`.
     pub login: Option<Login>,
-    /// In their order and decoded, each by its name.
-    pub settings: Vec<(&'static str, String)>,
     hosts: &'a str,
     path: &'a str,
     example: &'static str,
@@ -53,12 +50,12 @@ pub type HostPort = (String, u16);
 /// A host, and its port if one is named.
 pub type NamedHost = (String, Option<u16>);
 
-impl Form {
-    /// Reads a URL.
+impl<C> Form<C> {
+    /// Reads a URL, and its settings as text.
     ///
     /// # Errors
     /// If it has another scheme, a setting that the store does not know, or a login that was cut.
-    pub fn read<'a>(&self, url: &'a str) -> Result<Url<'a>, UrlError> {
+    pub fn read<'a>(&self, url: &'a str) -> Result<(Url<'a>, Given<C>), UrlError> {
         let (scheme, rest) = url
             .split_once("://")
             .ok_or_else(|| bad(format!("a URL of {} is written like {}", self.store, self.example)))?;
@@ -75,12 +72,75 @@ impl Form {
             Some((login, hosts)) => (Some(read_login(login)?), hosts),
             None => (None, authority),
         };
-        let mut settings = settings(query, self.store, (self.settings, self.aliases, self.foreign))?;
-        let login = match settings.iter().position(|(key, _)| *key == PASSWORD_FILE) {
-            Some(at) => Some(with_file(login.unwrap_or_default(), &settings.swap_remove(at).1)?),
-            None => login,
+        let given = self.given(query)?;
+        Ok((Url { scheme: known, login, hosts, path, example: self.example }, given))
+    }
+
+    /// The settings behind the `?`, decoded and in the order of their rows; of foreign ones nothing.
+    ///
+    /// # Errors
+    /// If one is not known, is not text, or has an `@`, which more likely belongs to a login that was cut.
+    pub fn given(&self, query: &str) -> Result<Given<C>, UrlError> {
+        let read = |(at, (key, value)): (usize, (&str, &str))| {
+            let row = self.settings.iter().position(|row| row.key == key || row.aliases.contains(&key));
+            let may_have_login = row.is_some_and(|row| self.settings[row].is_url);
+            if key.contains('@') || (value.contains('@') && !may_have_login) {
+                return Err(stray());
+            }
+            if let Some(foreign) = self.foreign.iter().find(|foreign| foreign.0 == key) {
+                return foreign.check(value).map(|()| None);
+            }
+            let Some(row) = row else {
+                let known: Vec<&str> = self.settings.iter().map(|row| row.key).collect();
+                let (number, store, known) = (at + 1, self.store, known.join(", "));
+                let hint = if query.contains("password=") { "; in a password write & as %26" } else { "" };
+                return Err(bad(format!(
+                    "{store} does not know parameter {number} of the URL; it has {known}{hint}"
+                )));
+            };
+            Ok(Some((row, decode(value, self.settings[row].key)?)))
         };
-        Ok(Url { scheme: known, login, settings, hosts, path, example: self.example })
+        let given = parameters(query).enumerate().filter_map(|it| read(it).transpose());
+        let mut given = given.collect::<Result<Vec<_>, _>>()?;
+        given.sort_by_key(|(row, _)| *row);
+        Ok(Given(given.into_iter().map(|(row, text)| (&self.settings[row], text)).collect()))
+    }
+}
+
+impl<C: Clone> Form<C> {
+    /// # Errors
+    /// If a setting is outside its bounds.
+    pub fn check(&self, config: &C) -> Result<(), UrlError> {
+        settings::check(self.settings, config)
+    }
+
+    /// Appends each setting that is not the default to a URL that has all else.
+    ///
+    /// # Errors
+    /// If a URL cannot express one.
+    pub fn written(&self, url: UrlWriter, config: &C, plain: &C) -> Result<String, UrlError> {
+        let query = self.query(config, plain)?;
+        Ok(if query.is_empty() { url.0 } else { format!("{}?{query}", url.0) })
+    }
+
+    /// Each setting that is not the default, as it is written behind the `?`.
+    ///
+    /// # Errors
+    /// If a URL cannot express one.
+    pub fn query(&self, config: &C, plain: &C) -> Result<String, UrlError> {
+        let pair = |(key, value): &(&str, String)| {
+            format!("{key}={}", utf8_percent_encode(value, PLAIN_BEHIND_SERVERS))
+        };
+        let pairs = settings::written(self.settings, config, plain)?;
+        Ok(pairs.iter().map(pair).collect::<Vec<_>>().join("&"))
+    }
+
+    /// The table of the settings in Markdown, for the README of the store.
+    ///
+    /// # Errors
+    /// If a URL cannot express a default.
+    pub fn table(&self, plain: &C) -> Result<String, UrlError> {
+        settings::table(self.settings, plain)
     }
 }
 
@@ -116,62 +176,11 @@ impl Url<'_> {
     }
 }
 
-/// The setting of all stores with a login: a file that is read at each connect.
-pub const PASSWORD_FILE: &str = "password_file";
-
-fn with_file(login: Login, path: &str) -> Result<Login, UrlError> {
-    if login.password.is_some() {
-        return Err(bad("the URL has a password and password_file=; keep one"));
-    }
-    Ok(Login { password: Some(Secret::in_file(absolute(PASSWORD_FILE, path)?)), ..login })
-}
-
-/// The path of a file that is read later: by then the program may be in another directory.
-///
-/// # Errors
-/// If it is relative.
-pub fn absolute<'p>(key: &str, path: &'p str) -> Result<&'p Path, UrlError> {
-    let path = Path::new(path);
-    if path.is_absolute() { Ok(path) } else { Err(bad(format!("{key}= is the absolute path of a file"))) }
-}
-
 fn read_login(text: &str) -> Result<Login, UrlError> {
     let (user, password) = text.split_once(':').map_or((text, None), |(user, rest)| (user, Some(rest)));
     let user = Some(decode(user, "the user")?).filter(|user| !user.is_empty());
     let password = password.map(|password| decode(password, "the password")).transpose()?;
     Ok(Login { user, password: password.map(Secret::from) })
-}
-
-/// The settings behind the `?`, in their order and decoded, each by its name in `known`; of `foreign` ones nothing.
-/// `store` is whose they are.
-///
-/// # Errors
-/// If one is not known, is not text, or has an `@`, which more likely belongs to a login that was cut.
-pub fn settings(
-    query: &str,
-    store: &str,
-    (known, aliases, foreign): (&[&'static str], &[(&str, &str)], &[Foreign]),
-) -> Result<Vec<(&'static str, String)>, UrlError> {
-    let read = |(at, (key, value)): (usize, (&str, &str))| {
-        // Only the value that is itself a URL may contain one.
-        if key.contains('@') || (value.contains('@') && key != "listen") {
-            return Err(stray());
-        }
-        let key = aliases.iter().find(|(alias, _)| *alias == key).map_or(key, |(_, name)| *name);
-        if let Some(foreign) = foreign.iter().find(|foreign| foreign.0 == key) {
-            return foreign.check(value).map(|()| None);
-        }
-        let Some(name) = known.iter().find(|name| **name == key) else {
-            let known = known.join(", ");
-            let hint = if query.contains("password=") { "; in a password write & as %26" } else { "" };
-            let number = at + 1;
-            return Err(bad(format!(
-                "{store} does not know parameter {number} of the URL; it has {known}{hint}"
-            )));
-        };
-        Ok(Some((*name, decode(value, name)?)))
-    };
-    parameters(query).enumerate().filter_map(|it| read(it).transpose()).collect()
 }
 
 impl Foreign {
@@ -281,37 +290,8 @@ pub fn some(text: impl Into<String>) -> Option<String> {
     Some(text.into()).filter(|text| !text.is_empty())
 }
 
-/// A setting with a few words: its name, and the meaning of each word.
-#[derive(Clone, Copy)]
-pub struct Words<T: 'static>(pub &'static str, pub &'static [(&'static str, T)]);
-
-impl<T: Copy + PartialEq> Words<T> {
-    /// The meaning of a word.
-    ///
-    /// # Errors
-    /// If it is none of them.
-    pub fn read(self, text: &str) -> Result<T, UrlError> {
-        let Self(key, words) = self;
-        let found = words.iter().find(|(word, _)| *word == text);
-        found.map(|(_, meaning)| *meaning).ok_or_else(|| {
-            let mut known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            let last = known.pop().unwrap_or_default();
-            bad(format!("{key}= is {} or {last}", known.join(", ")))
-        })
-    }
-
-    /// The word with this meaning.
-    pub fn word(self, meaning: T) -> Option<&'static str> {
-        self.1.iter().find(|(_, known)| *known == meaning).map(|(word, _)| *word)
-    }
-}
-
 /// A URL that is being written, from left to right.
-pub struct UrlWriter {
-    url: Result<String, UrlError>,
-    /// The character before the next setting.
-    separator: char,
-}
+pub struct UrlWriter(String);
 
 impl UrlWriter {
     /// Begins with a login and servers. The servers are written unchanged: see [`listed`].
@@ -322,76 +302,18 @@ impl UrlWriter {
             None if user.is_empty() => user,
             None => format!("{user}@"),
         };
-        Self { url: Ok(format!("{scheme}://{login}{servers}")), separator: '?' }
-    }
-
-    /// A password that is not in the login: the file that has it.
-    #[must_use]
-    pub fn secret(mut self, key: &str, secret: Option<&Secret>) -> Self {
-        match secret {
-            Some(secret) if secret.word().is_some() => self,
-            Some(secret) if secret.file().is_none() => {
-                self.url =
-                    self.url.and_then(|_| Err(bad("a password that the program is asked for is in no URL")));
-                self
-            }
-            secret => self.file(key, secret.and_then(Secret::file)),
-        }
+        Self(format!("{scheme}://{login}{servers}"))
     }
 
     /// The path, without its first slash; none, if it is empty.
     #[must_use]
     pub fn path(mut self, path: &str) -> Self {
-        if let Ok(url) = self.url.as_mut()
-            && !path.is_empty()
-        {
-            url.push('/');
-            url.extend(utf8_percent_encode(path, PLAIN_BEHIND_SERVERS));
+        if !path.is_empty() {
+            self.0.push('/');
+            self.0.extend(utf8_percent_encode(path, PLAIN_BEHIND_SERVERS));
         }
         self
     }
-
-    /// A setting; it is omitted without a value.
-    #[must_use]
-    pub fn set(mut self, key: &str, value: Option<&str>) -> Self {
-        if let (Ok(url), Some(value)) = (self.url.as_mut(), value) {
-            url.extend([self.separator.encode_utf8(&mut [0; 4]), key, "="]);
-            url.extend(utf8_percent_encode(value, PLAIN_BEHIND_SERVERS));
-            self.separator = '&';
-        }
-        self
-    }
-
-    /// A duration; it is omitted if it is the default.
-    #[must_use]
-    pub fn duration(self, span: Span, value: Duration, default: Duration) -> Self {
-        let text = durations::written(value);
-        self.set(span.key, (value != default).then_some(&text))
-    }
-
-    /// The path of a file.
-    #[must_use]
-    pub fn file(mut self, key: &str, file: Option<&Path>) -> Self {
-        match file.map(path_text).transpose() {
-            Ok(path) => return self.set(key, path),
-            Err(error) => self.url = self.url.and(Err(error)),
-        }
-        self
-    }
-
-    /// # Errors
-    /// If a URL cannot express a path.
-    pub fn finish(self) -> Result<String, UrlError> {
-        self.url
-    }
-}
-
-/// A path as text for a URL.
-///
-/// # Errors
-/// If it is not UTF-8.
-pub fn path_text(path: &Path) -> Result<&str, UrlError> {
-    path.to_str().ok_or_else(|| bad("the path of a file is not UTF-8"))
 }
 
 /// Percent-encoded for any part of a URL.
@@ -432,27 +354,24 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_pairs_in_their_order() {
+    fn settings_are_read_in_the_order_of_their_rows() {
         let pairs: Vec<_> = parameters("a=1&&b&c=x=y").collect();
         assert_eq!(pairs, [("a", "1"), ("b", ""), ("c", "x=y")]);
         let read = |query| {
-            settings(
-                query,
-                "it",
-                (&["a", "b", "listen"], &[("c", "b")], &[Foreign("pool", &["1"], "leave it out")]),
-            )
+            let given = FORM.given(query)?;
+            Ok::<_, UrlError>(given.0.into_iter().map(|(row, text)| (row.key, text)).collect::<Vec<_>>())
         };
         let listen = ("listen", "x://u@h".to_owned());
         assert_eq!(
-            read("b=p%40%C3%BC&a&listen=x://u@h").unwrap(),
-            [("b", "p@ü".into()), ("a", String::new()), listen]
+            read("b=p%40%C3%BC&listen=x://u@h&a").unwrap(),
+            [("a", String::new()), ("b", "p@ü".into()), listen]
         );
-        assert_eq!(read("pool=1&c=x").unwrap(), [("b", "x".into())]);
+        assert_eq!(read("pool=1&c=x&b=y").unwrap(), [("b", "x".into()), ("b", "y".into())]);
         let refused = |query| read(query).unwrap_err().to_string();
         assert_eq!(refused("a=%FF"), "a is not UTF-8");
         assert_eq!(refused("a=1&sesame=2"), "it does not know parameter 2 of the URL; it has a, b, listen");
         assert_eq!(refused("pool=sesame"), "pool= of the URL is not honoured: leave it out");
-        for cut in ["a=half@h", "half@h", "half@h=x"] {
+        for cut in ["a=half@h", "half@h", "half@h=x", "pool=half@h"] {
             assert!(refused(cut).starts_with("an @ stands behind"), "{cut}");
         }
     }
@@ -473,13 +392,6 @@ mod tests {
         assert_eq!(named_hosts::<&str>([]).unwrap_err().to_string(), "no server is named");
     }
 
-    #[test]
-    fn a_word_has_one_meaning() {
-        let words = Words("guard", &[("on", 1), ("off", 2), ("late", 3)]);
-        assert_eq!((words.read("off"), words.word(3), words.word(4)), (Ok(2), Some("late"), None));
-        assert_eq!(words.read("x").unwrap_err().to_string(), "guard= is on, off or late");
-    }
-
     /// A written URL is read with the same meaning, whatever characters it has.
     #[test]
     fn a_url_that_is_written_is_read_as_it_was_meant() {
@@ -488,58 +400,51 @@ mod tests {
             user: user.map(String::from),
             password: password.map(Secret::from),
         };
-        let (user, most) = (Some(odd), Duration::from_micros(1_500));
-        let written = UrlWriter::new("x", &login(user, user), &listed(&[("::1".into(), 5)]))
-            .path(odd)
-            .set("a", user)
-            .set("b", None)
-            .duration(durations::TICK, most, most)
-            .finish()
-            .unwrap();
-        let url = FORM.read(&written).unwrap();
+        let user = Some(odd);
+        let begun = UrlWriter::new("x", &login(user, user), &listed(&[("::1".into(), 5)])).path(odd);
+        let written = FORM.written(begun, &[odd, "", ""].map(str::to_owned), &Texts::default()).unwrap();
+        let (url, given) = FORM.read(&written).unwrap();
         assert_eq!((url.login.clone(), url.hosts(7)), (Some(login(user, user)), Ok(vec![("::1".into(), 5)])));
-        assert_eq!((url.path().unwrap().as_str(), &url.settings[..]), (odd, &[("a", odd.to_owned())][..]));
+        let mut read = Texts::default();
+        given.fill(&mut read).unwrap();
+        assert_eq!((url.path().unwrap().as_str(), &*read[0], &*read[1]), (odd, odd, ""));
         for login in [login(None, None), login(user, None), login(None, Some("")), login(None, user)] {
-            let written = UrlWriter::new("x", &login, "h").finish().unwrap();
-            assert_eq!(FORM.read(&written).unwrap().login.unwrap_or_default(), login, "{written}");
+            let written = UrlWriter::new("x", &login, "h").0;
+            assert_eq!(FORM.read(&written).unwrap().0.login.unwrap_or_default(), login, "{written}");
         }
-        let files = UrlWriter::new("x", &Login::default(), "h").file("a", Some(Path::new("/a b")));
-        assert_eq!(files.file("b", None).finish().unwrap(), "x://h?a=/a%20b");
+        let two = ["/a b", "2", ""].map(str::to_owned);
+        let url = UrlWriter::new("x", &Login::default(), "h");
+        assert_eq!(FORM.written(url, &two, &Texts::default()).unwrap(), "x://h?a=/a%20b&b=2");
     }
 
-    #[cfg(unix)]
-    #[test]
-    fn a_path_that_is_not_utf8_is_in_no_url() {
-        use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
-        let odd = Path::new(OsStr::from_bytes(b"/\xff"));
-        let written = UrlWriter::new("x", &Login::default(), "h").file("a", Some(odd)).set("b", Some("1"));
-        assert_eq!(written.finish().unwrap_err().to_string(), "the path of a file is not UTF-8");
-    }
+    type Texts = [String; 3];
 
-    const FORM: Form = Form {
+    const FORM: Form<Texts> = Form {
         store: "it",
         schemes: &["x", "xs"],
         example: "x://h/p",
-        settings: &["a", "b"],
-        aliases: &[],
-        foreign: &[],
+        settings: &[
+            Setting::<Texts>::text("a", |c| &mut c[0]),
+            Setting::<Texts>::text("b", |c| &mut c[1]).or(&["c"]),
+            Setting::<Texts>::text("listen", |c| &mut c[2]).is_url(),
+        ],
+        foreign: &[Foreign("pool", &["1"], "leave it out")],
     };
 
     #[test]
     fn a_url_has_a_login_servers_a_path_and_settings() {
-        let url = FORM.read("xs://app:p%40s:s@a,b:5,[::1]:6/some%20path?b=2&a=1").unwrap();
+        let (url, _) = FORM.read("xs://app:p%40s:s@a,b:5,[::1]:6/some%20path?b=2&a=1").unwrap();
         assert_eq!(url.scheme, "xs");
         assert_eq!(url.hosts(7).unwrap(), [("a".into(), 7), ("b".into(), 5), ("::1".into(), 6)]);
         assert_eq!((url.path().unwrap().as_str(), url.is_hostless()), ("some path", false));
-        assert_eq!(url.settings, [("b", "2".into()), ("a", "1".into())]);
         let login = url.login.unwrap();
         assert_eq!(
             (login.user.as_deref(), login.password.as_ref().unwrap().word()),
             (Some("app"), Some("p@s:s"))
         );
-        let bare = FORM.read("x://").unwrap();
+        let (bare, _) = FORM.read("x://").unwrap();
         assert!(bare.is_hostless() && bare.login.is_none() && bare.path().unwrap().is_empty());
-        assert_eq!(FORM.read("x://:pw@h").unwrap().login.unwrap().user, None);
+        assert_eq!(FORM.read("x://:pw@h").unwrap().0.login.unwrap().user, None);
     }
 
     #[test]

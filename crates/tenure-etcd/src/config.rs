@@ -9,7 +9,7 @@ use tenure_client::{
     Login,
     durations::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT},
     tls::pair,
-    url::{Form, HostPort, PASSWORD_FILE, UrlWriter, bad, check_ports, listed},
+    url::{Form, HostPort, Setting, UrlWriter, bad, check_ports, listed},
 };
 
 /// Why settings are refused.
@@ -38,14 +38,31 @@ pub struct Config {
     pub response_timeout: Duration,
 }
 
-const FORM: Form = Form {
+/// A setting of [`Config`].
+type Row = Setting<Config>;
+
+const FORM: Form<Config> = Form {
     store: "etcd",
     schemes: Config::SCHEMES,
     example: "etcd://127.0.0.1:2379",
-    settings: &["prefix", "connect_timeout", "response_timeout", "ca", "cert", "key", PASSWORD_FILE],
-    aliases: &[],
+    settings: SETTINGS,
     foreign: &[],
 };
+
+const SETTINGS: &[Row] = &[
+    Row::text("prefix", |c| &mut c.prefix).by_default("empty").means("is put before the name of every lock"),
+    Row::duration(RESPONSE_TIMEOUT, |c| &mut c.response_timeout)
+        .means("after that the next member is asked as well"),
+    Row::duration(CONNECT_TIMEOUT, |c| &mut c.connect_timeout)
+        .means("for one attempt to connect, and four times as long with a login"),
+    Row::password_file("password_file", |c| c.login.get_or_insert_default())
+        .means("the absolute path of a file with the password, read each time that a connection is made"),
+    Row::file("ca", |c| &mut c.ca)
+        .by_default("none; needed for `etcds`")
+        .means("file with the certificate of the cluster's authority"),
+    Row::file("cert", |c| &mut c.cert).means("file with the client's certificate, where members want one"),
+    Row::file("key", |c| &mut c.key).means("file with the key of `cert`"),
+];
 
 impl Config {
     /// The schemes of URLs that [`from_url`](Self::from_url) reads; the second one with TLS.
@@ -73,22 +90,13 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names the part that is wrong, and never a password.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
-        let url = FORM.read(url)?;
+        let (url, given) = FORM.read(url)?;
         if !url.path()?.is_empty() {
             return Err(bad("an etcd URL has no path; set the prefix of the keys with ?prefix="));
         }
         let members = url.hosts(Self::PORT)?;
         let mut config = Self { tls: url.scheme == "etcds", login: url.login, ..Self::new(members) };
-        for (key, value) in url.settings {
-            match key {
-                "prefix" => config.prefix = value,
-                "connect_timeout" => config.connect_timeout = CONNECT_TIMEOUT.read(&value)?,
-                "ca" => config.ca = Some(value.into()),
-                "cert" => config.cert = Some(value.into()),
-                "key" => config.key = Some(value.into()),
-                _ => config.response_timeout = RESPONSE_TIMEOUT.read(&value)?,
-            }
-        }
+        given.fill(&mut config)?;
         config.validate()?;
         Ok(config)
     }
@@ -98,8 +106,7 @@ impl Config {
     pub fn validate(&self) -> Result<(), ConfigError> {
         check_ports(self.members.iter().map(|(_, port)| *port))?;
         self.login.as_ref().map(Login::whole).transpose()?;
-        CONNECT_TIMEOUT.check(self.connect_timeout)?;
-        RESPONSE_TIMEOUT.check(self.response_timeout)?;
+        FORM.check(self)?;
         if !self.tls {
             let files = [("ca", &self.ca), ("cert", &self.cert), ("key", &self.key)];
             let odd = files.into_iter().find(|(_, file)| file.is_some());
@@ -121,17 +128,10 @@ impl Config {
     /// # Errors
     /// If the path of a file is not UTF-8.
     pub fn to_url(&self) -> Result<String, ConfigError> {
-        let plain = Self::new(Vec::new());
         let scheme = if self.tls { "etcds" } else { "etcd" };
-        UrlWriter::new(scheme, &self.login.clone().unwrap_or_default(), &listed(&self.members))
-            .set("prefix", Some(self.prefix.as_str()).filter(|prefix| !prefix.is_empty()))
-            .duration(CONNECT_TIMEOUT, self.connect_timeout, plain.connect_timeout)
-            .duration(RESPONSE_TIMEOUT, self.response_timeout, plain.response_timeout)
-            .file("ca", self.ca.as_deref())
-            .file("cert", self.cert.as_deref())
-            .file("key", self.key.as_deref())
-            .secret(PASSWORD_FILE, self.login.as_ref().and_then(|login| login.password.as_ref()))
-            .finish()
+        let login = self.login.clone().unwrap_or_default();
+        let url = UrlWriter::new(scheme, &login, &listed(&self.members));
+        FORM.written(url, self, &Self::new(Vec::new()))
     }
 
     /// For people: where it is, without a secret.
@@ -146,6 +146,12 @@ mod tests {
 
     fn read(url: &str) -> Config {
         Config::from_url(url).unwrap()
+    }
+
+    #[test]
+    fn the_readme_has_the_settings() {
+        let table = FORM.table(&Config::new(Vec::new())).unwrap();
+        tenure_testkit::readme::assert_has_settings(env!("CARGO_MANIFEST_DIR"), &table);
     }
 
     #[test]

@@ -1,11 +1,16 @@
 //! `Config`: which server, how to reach it, and the settings of its locks.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use tenure_client::{
     Login, Secret,
     durations::{CLAIM_TTL, CONNECT_TIMEOUT},
-    url::{Foreign, Form, HostPort, PASSWORD_FILE, UrlWriter, Words, bad, check_ports, listed, shown, some},
+    tls::pair,
+    url::{Foreign, Form, HostPort, Setting, UrlWriter, Words, bad, check_ports, listed, shown, some},
 };
 use tenure_ledger::Rules;
 
@@ -27,8 +32,10 @@ pub struct Config {
     pub tls: Option<TlsMode>,
     /// The certificate of the authority that signed the server's. Default: those that this machine trusts.
     pub ca: Option<PathBuf>,
-    /// Our certificate and its key.
-    pub identity: Option<(PathBuf, PathBuf)>,
+    /// Our certificate, where the server wants to see one.
+    pub cert: Option<PathBuf>,
+    /// The key of the client certificate.
+    pub key: Option<PathBuf>,
     /// How long a connection may take to open.
     pub connect_timeout: Duration,
     /// The table, `name` or `database.name`.
@@ -55,25 +62,46 @@ pub enum TlsMode {
     VerifyIdentity,
 }
 
-const FORM: Form = Form {
+/// A setting of [`Config`].
+type Row = Setting<Config>;
+
+const FORM: Form<Config> = Form {
     store: "mysql",
     schemes: Config::SCHEMES,
     example: "mysql://127.0.0.1/db",
-    settings: &[
-        "table",
-        "claim_ttl",
-        "connect_timeout",
-        "ssl-mode",
-        "ssl-ca",
-        "ssl-cert",
-        "ssl-key",
-        "socket",
-        "one_writer",
-        PASSWORD_FILE,
-    ],
-    aliases: &[],
+    settings: SETTINGS,
     foreign: FOREIGN,
 };
+
+const SETTINGS: &[Row] = &[
+    Row::text("table", |c| &mut c.table)
+        .means("`name` or `database.name`; every client of a lock names the same"),
+    Row::duration(CLAIM_TTL, |c| &mut c.rules.claim_ttl)
+        .means("how long a waiter may take to acquire at its turn; waiters poll in fractions of it"),
+    Row::duration(CONNECT_TIMEOUT, |c| &mut c.connect_timeout).means("for one server, from socket to login"),
+    Row::password_file("password_file", |c| &mut c.login)
+        .means("the absolute path of a file with the password, read each time that a connection is made"),
+    Row::word(
+        TLS.0,
+        |c, text| TLS.fill(&mut c.tls, &text.to_ascii_uppercase()),
+        |c| c.tls.and_then(|mode| TLS.word(mode)),
+    )
+    .by_default("`PREFERRED`; `VERIFY_CA` with `ssl-ca`")
+    .means("`DISABLED`, `PREFERRED`, `REQUIRED`, `VERIFY_CA`, `VERIFY_IDENTITY`, as the command `mysql` means them"),
+    Row::file("ssl-ca", |c| &mut c.ca).by_default("the system's").means("file with the certificate of your CA"),
+    Row::file("ssl-cert", |c| &mut c.cert).means("file with the client's certificate, in PEM"),
+    Row::file("ssl-key", |c| &mut c.key).means("file with its key, in PEM"),
+    Row::file("socket", |c| &mut c.socket).means("in place of the host"),
+    Row::word(
+        ONE_WRITER.0,
+        |c, text| {
+            c.one_writer = ONE_WRITER.read(text)?;
+            Ok(())
+        },
+        |c| ONE_WRITER.word(c.one_writer),
+    )
+    .means("`yes`: all clients write to one server of the cluster"),
+];
 
 /// What ORMs and drivers write.
 const FOREIGN: &[Foreign] = &[
@@ -119,33 +147,14 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names the part that is wrong, and never a password.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
-        let url = FORM.read(url)?;
+        let (url, given) = FORM.read(url)?;
         let mut config = Self::new(Vec::new());
-        let (mut certificate, mut key) = (None, None);
         config.database = some(url.path()?);
-        for (name, value) in &url.settings {
-            let path = || some(value.as_str()).map(PathBuf::from);
-            match *name {
-                "table" => config.table = value.clone(),
-                "claim_ttl" => config.rules.claim_ttl = CLAIM_TTL.read(value)?,
-                "connect_timeout" => config.connect_timeout = CONNECT_TIMEOUT.read(value)?,
-                "ssl-mode" => config.tls = Some(TLS.read(&value.to_ascii_uppercase())?),
-                "ssl-ca" => config.ca = path(),
-                "ssl-cert" => certificate = path(),
-                "ssl-key" => key = path(),
-                "socket" => config.socket = path(),
-                _ => config.one_writer = ONE_WRITER.read(value)?,
-            }
-        }
-        config.identity = match (certificate, key) {
-            (Some(certificate), Some(key)) => Some((certificate, key)),
-            (None, None) => None,
-            _ => return Err(bad("ssl-cert= and ssl-key= belong together: one of them is missing")),
-        };
+        config.login = url.login.clone().unwrap_or_default();
+        given.fill(&mut config)?;
         if !(url.is_hostless() && config.socket.is_some()) {
             config.hosts = url.hosts(Self::PORT)?;
         }
-        config.login = url.login.unwrap_or_default();
         config.validate()?;
         Ok(config)
     }
@@ -159,7 +168,8 @@ impl Config {
             socket: None,
             tls: None,
             ca: None,
-            identity: None,
+            cert: None,
+            key: None,
             connect_timeout: Duration::from_secs(2),
             table: "tenure_lock".into(),
             one_writer: false,
@@ -177,7 +187,8 @@ impl Config {
                 "socket= is a server of this machine: leave out the host, as in mysql:///db?socket=…",
             ));
         }
-        if matches!(self.tls, Some(Disabled)) && (self.ca.is_some() || self.identity.is_some()) {
+        let identity = self.identity()?;
+        if matches!(self.tls, Some(Disabled)) && (self.ca.is_some() || identity.is_some()) {
             return Err(bad("ssl-ca= and ssl-cert= are for TLS, which ssl-mode=DISABLED turns off"));
         }
         if matches!(self.tls, Some(Preferred | Required)) && self.ca.is_some() {
@@ -195,8 +206,7 @@ impl Config {
         if parts.len() == 1 && self.database.is_none() {
             return Err(bad("a database is missing, as in mysql://127.0.0.1/db"));
         }
-        CLAIM_TTL.check(self.rules.claim_ttl)?;
-        CONNECT_TIMEOUT.check(self.connect_timeout)
+        FORM.check(self)
     }
 
     /// The URL that says the same. **It holds the password.**
@@ -204,21 +214,9 @@ impl Config {
     /// # Errors
     /// If the path of a file is not UTF-8.
     pub fn to_url(&self) -> Result<String, ConfigError> {
-        let plain = Self::new(Vec::new());
-        let (certificate, key) = self.identity.clone().unzip();
-        UrlWriter::new("mysql", &self.login, &listed(&self.hosts))
-            .path(self.database.as_deref().unwrap_or_default())
-            .file("socket", self.socket.as_deref())
-            .set("ssl-mode", self.tls.and_then(|mode| TLS.word(mode)))
-            .file("ssl-ca", self.ca.as_deref())
-            .file("ssl-cert", certificate.as_deref())
-            .file("ssl-key", key.as_deref())
-            .set("table", Some(&*self.table).filter(|table| *table != plain.table))
-            .set("one_writer", self.one_writer.then_some("yes"))
-            .duration(CLAIM_TTL, self.rules.claim_ttl, plain.rules.claim_ttl)
-            .duration(CONNECT_TIMEOUT, self.connect_timeout, plain.connect_timeout)
-            .secret(PASSWORD_FILE, self.login.password.as_ref())
-            .finish()
+        let path = self.database.as_deref().unwrap_or_default();
+        let url = UrlWriter::new("mysql", &self.login, &listed(&self.hosts)).path(path);
+        FORM.written(url, self, &Self::new(Vec::new()))
     }
 
     /// The servers, in the order in which they are tried.
@@ -227,6 +225,11 @@ impl Config {
             return vec![Server::Socket(socket.clone())];
         }
         self.hosts.iter().map(|host| Server::Host(host.clone())).collect()
+    }
+
+    /// Our certificate and its key.
+    pub(crate) fn identity(&self) -> Result<Option<(&Path, &Path)>, ConfigError> {
+        pair(("ssl-cert", self.cert.as_deref()), ("ssl-key", self.key.as_deref()))
     }
 
     /// As the command `mysql`: a CA that is named is asked.
@@ -286,6 +289,12 @@ mod tests {
     }
 
     #[test]
+    fn the_readme_has_the_settings() {
+        let table = FORM.table(&Config::new(Vec::new())).unwrap();
+        tenure_testkit::readme::assert_has_settings(env!("CARGO_MANIFEST_DIR"), &table);
+    }
+
+    #[test]
     fn a_url_names_servers_login_and_settings() {
         let url = "mariadb://app:p%40ss@db.example:7000,[::1]/shop?table=app.my`lock&ssl-mode=required&\
                    claim_ttl=1s&one_writer=yes&ssl-cert=/c.pem&ssl-key=/k.pem";
@@ -319,7 +328,7 @@ mod tests {
         assert!(refusal("mysql://h/db?ssl-mode=REQUIRED&ssl-ca=/ca.pem").contains("VERIFY_IDENTITY"));
         assert!(refusal("mysql://h/db?ssl-mode=DISABLED&ssl-ca=/ca.pem").contains("turns off"));
         assert!(refusal("mysql://h/db?ssl-mode=maybe").contains("ssl-mode= is DISABLED, "));
-        assert!(refusal("mysql://h/db?ssl-cert=/c.pem").contains("belong together"));
+        assert!(refusal("mysql://h/db?ssl-cert=/c.pem").contains("needed together"));
     }
 
     #[test]

@@ -431,7 +431,7 @@ async fn connect(config: &Config, server: &Server, name: &str) -> Result<Conn, B
         Server::Host(..) => config.tls_mode(),
     };
     // A user who lacks a certificate gets the answer of a wrong password.
-    let is_bare = config.identity.is_none() && (config.ca.is_some() || config.tls.is_some());
+    let is_bare = config.cert.is_none() && (config.ca.is_some() || config.tls.is_some());
     let failed = |error| error::connecting(name, error, is_bare && mode != TlsMode::Disabled);
     if mode == TlsMode::Disabled {
         return log_in(options(config, server, None)?).await.map_err(failed);
@@ -500,7 +500,7 @@ fn options(config: &Config, server: &Server, tls: Option<SslOpts>) -> Result<Opt
 
 /// Which servers are believed.
 fn trust(config: &Config, mode: TlsMode) -> Result<SslOpts, BackendError> {
-    let identity = config.identity.clone();
+    let identity = config.cert.clone().zip(config.key.clone());
     if let Some((certificate, key)) = &identity {
         for (parameter, path) in [("ssl-cert", certificate), ("ssl-key", key)] {
             let unreadable = |error| {

@@ -11,8 +11,8 @@ use tenure_client::{
     durations::{CLAIM_TTL, CONNECT_TIMEOUT},
     tls::pair,
     url::{
-        Foreign, Form, NamedHost, PASSWORD_FILE, UrlWriter, Words, bad, check_ports, encoded, named_host,
-        port, shown, some,
+        Foreign, Form, NamedHost, Setting, UrlWriter, Words, bad, check_ports, encoded, named_host, port,
+        shown, some,
     },
 };
 use tenure_ledger::Rules;
@@ -104,34 +104,93 @@ pub enum Listen {
     At(Box<Config>),
 }
 
-const FORM: Form = Form {
+/// A setting of [`Config`].
+type Row = Setting<Config>;
+
+const FORM: Form<Config> = Form {
     store: "postgres",
     schemes: Config::SCHEMES,
     example: "postgres://127.0.0.1/db",
-    settings: &[
-        "table",
-        "listen",
-        "claim_ttl",
-        "connect_timeout",
-        "sslmode",
-        "sslrootcert",
-        "sslcert",
-        "sslkey",
-        "channel_binding",
-        "passfile",
-        PASSWORD_FILE,
-        "application_name",
-        "target_session_attrs",
-        "options",
-        "host",
-        "port",
-        "user",
-        "password",
-        "dbname",
-    ],
-    aliases: &[("cert", "sslcert"), ("key", "sslkey")],
+    settings: SETTINGS,
     foreign: FOREIGN,
 };
+
+const SETTINGS: &[Row] = &[
+    Row::text("table", |c| &mut c.table)
+        .means("`name` or, better, `schema.name`; every client of a lock names the same"),
+    Row::own("listen", Config::read_listen, Config::written_listen)
+        .is_url()
+        .by_default("the same connection")
+        .means("`off`, or a URL for hints, with every `&` in it as `%26`"),
+    Row::duration(CLAIM_TTL, |c| &mut c.rules.claim_ttl)
+        .means("how long a waiter may take to acquire at its turn"),
+    Row::duration(CONNECT_TIMEOUT.bare_seconds(), |c| &mut c.connect_timeout).means(
+        "how long one server may be silent while a connection opens; with TLS and a password that takes some eight \
+         answers, and as many times this at most; a bare number is seconds",
+    ),
+    Row::word(TLS.0, Config::read_tls, |c| c.tls.and_then(|mode| TLS.word(mode)))
+        .by_default("`prefer`; `verify-ca` with `sslrootcert`")
+        .means("`disable`, `prefer`, `require`, `verify-ca`, `verify-full`, as libpq means them"),
+    Row::file("sslrootcert", |c| &mut c.ca).by_default("the system's for `verify-full`, else none").means(
+        "file with the certificate of your CA, or `system`, which means `verify-full`; refused where it would not be \
+         used or cannot be read",
+    ),
+    Row::file("sslcert", |c| &mut c.cert)
+        .or(&["cert"])
+        .means("file with a client certificate in PEM, for `clientcert=` of the server"),
+    Row::file("sslkey", |c| &mut c.key)
+        .or(&["key"])
+        .means("file with its key in PEM; one with a password is refused"),
+    Row::password_file("password_file", |c| &mut c.login)
+        .means("the absolute path of a file with the password, read each time that a connection is made"),
+    Row::word(
+        BINDING.0,
+        |c, text| BINDING.fill(&mut c.channel_binding, text),
+        |c| BINDING.word(c.channel_binding),
+    )
+    .means("`disable`, `prefer`, `require`: whether the login is bound to the channel of TLS"),
+    Row::file("passfile", |c| &mut c.passfile).means(
+        "file with lines `host:port:database:user:password` and mode 0600, read at each connect where no password is \
+         set",
+    ),
+    Row::word("target_session_attrs", Config::read_writes, |c| (!c.must_write).then_some("any"))
+        .by_default("`read-write`")
+        .means(
+            "a server that takes no writes is refused, or skipped where several are named; `any`: one such server is \
+             accepted and shows locks",
+        ),
+    Row::text("application_name", |c| &mut c.application).means("as `pg_stat_activity` shows it"),
+    Row::own(
+        "options",
+        |c, text| {
+            c.options = some(text).map(Secret::from);
+            Ok(())
+        },
+        |c| Ok(c.options.as_ref().and_then(Secret::word).map(str::to_owned)),
+    )
+    .means("settings of the session, as in `options=-c%20search_path=app`"),
+    Row::of_address("host", |c, text| c.set_hosts(text.split(',')))
+        .means("instead of the servers of the URL; a folder is that of a socket"),
+    Row::own("port", Config::read_ports, Config::written_ports)
+        .by_default("5432")
+        .means("of servers without one: one number for all, or one for each"),
+    Row::of_address("user", |c, text| {
+        c.login.user = some(text);
+        Ok(())
+    })
+    .means("instead of that in front of the servers"),
+    Row::of_address("password", |c, text| {
+        c.login.password = Some(text.into());
+        Ok(())
+    })
+    .means("instead of that in front of the servers; `PGPASSWORD` is read as well"),
+    Row::of_address("dbname", |c, text| {
+        c.database = some(text);
+        Ok(())
+    })
+    .by_default("that of the user's name")
+    .means("instead of the path of the URL"),
+];
 
 /// What else libpq knows, and what ORMs and other drivers write.
 const FOREIGN: &[Foreign] = &[
@@ -221,19 +280,17 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names the part that is wrong, and never a password.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
-        let url = FORM.read(url)?;
-        let (mut names, mut ports) = (url.names()?, Vec::new());
+        let (url, given) = FORM.read(url)?;
         let mut config = Self::new(Vec::new());
         config.database = some(url.path()?);
-        config.login = url.login.unwrap_or_default();
-        for (key, value) in url.settings {
-            match key {
-                "host" => names = value.split(',').map(str::to_owned).collect(),
-                "port" => ports = value.split(',').map(str::to_owned).collect(),
-                _ => config.set(key, value)?,
-            }
+        if !url.is_hostless() {
+            config.set_hosts(url.names()?.iter().map(String::as_str))?;
         }
-        config.set_hosts(&names, &ports)?;
+        config.login = url.login.unwrap_or_default();
+        given.fill(&mut config)?;
+        if config.hosts.is_empty() {
+            return Err(bad(format!("a host is missing, as in {}", FORM.example)));
+        }
         config.validate()?;
         Ok(config)
     }
@@ -261,70 +318,79 @@ impl Config {
         }
     }
 
-    fn set(&mut self, key: &'static str, value: String) -> Result<(), ConfigError> {
-        match key {
-            "table" => self.table = value,
-            "listen" if value == "off" => self.listen = Listen::Off,
-            "listen" => {
-                let other = Self::from_url(&value).map_err(not_past_the_pooler)?;
-                self.listen = Listen::At(Box::new(other));
-            }
-            "claim_ttl" => self.rules.claim_ttl = CLAIM_TTL.read(&value)?,
-            "connect_timeout" => {
-                // libpq's are seconds.
-                let is_bare = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
-                let text = if is_bare { format!("{value}s") } else { value };
-                self.connect_timeout = CONNECT_TIMEOUT.read(&text)?;
-            }
+    fn read_listen(&mut self, text: &str) -> Result<(), ConfigError> {
+        self.listen = match text {
+            "off" => Listen::Off,
+            url => Listen::At(Box::new(Self::from_url(url).map_err(not_past_the_pooler)?)),
+        };
+        Ok(())
+    }
+
+    fn written_listen(&self) -> Result<Option<String>, ConfigError> {
+        match &self.listen {
+            Listen::Same => Ok(None),
+            Listen::Off => Ok(Some("off".to_owned())),
+            Listen::At(other) => other.to_url().map(Some),
+        }
+    }
+
+    fn read_tls(&mut self, text: &str) -> Result<(), ConfigError> {
+        self.tls = Some(match text {
             // It is at least as good, and what libpq's default is.
-            "sslmode" if value == "allow" => self.tls = Some(TlsMode::Prefer),
-            "sslmode" if value == "no-verify" => {
+            "allow" => TlsMode::Prefer,
+            "no-verify" => {
                 return Err(bad("sslmode=no-verify is node-postgres's word for sslmode=require; write that"));
             }
-            "sslmode" => self.tls = Some(TLS.read(&value)?),
-            "sslcert" => self.cert = some(value).map(PathBuf::from),
-            "sslkey" => self.key = some(value).map(PathBuf::from),
-            "channel_binding" => self.channel_binding = BINDING.read(&value)?,
-            "passfile" => self.passfile = some(value).map(PathBuf::from),
-            "sslrootcert" => self.ca = some(value).map(PathBuf::from),
-            "application_name" => self.application = value,
-            "target_session_attrs" => {
-                self.must_write = match value.as_str() {
-                    "any" => false,
-                    "read-write" | "primary" => true,
-                    _ => {
-                        return Err(bad(
-                            "target_session_attrs= is any, read-write or primary: locks are written",
-                        ));
-                    }
+            mode => TLS.read(mode)?,
+        });
+        Ok(())
+    }
+
+    fn read_writes(&mut self, text: &str) -> Result<(), ConfigError> {
+        self.must_write = match text {
+            "any" => false,
+            "read-write" | "primary" => true,
+            _ => {
+                return Err(bad("target_session_attrs= is any, read-write or primary: locks are written"));
+            }
+        };
+        Ok(())
+    }
+
+    /// The servers, each `host`, `host:port` or a folder.
+    fn set_hosts<'h>(&mut self, names: impl Iterator<Item = &'h str>) -> Result<(), ConfigError> {
+        let host = |name: &'h str| match name.starts_with('/') {
+            true => Ok((name.to_owned(), None)),
+            false => named_host(name, FORM.example),
+        };
+        self.hosts = names.map(host).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    /// One port for all servers, or one for each; a port that is named with its server counts.
+    fn read_ports(&mut self, text: &str) -> Result<(), ConfigError> {
+        let given = |text: &str| if text.is_empty() { Ok(None) } else { port(text).map(Some) };
+        let ports = text.split(',').map(given).collect::<Result<Vec<_>, _>>()?;
+        let (hosts, many) = (self.hosts.len(), ports.len());
+        match ports[..] {
+            [one] => self.port = one.unwrap_or(PORT),
+            _ if many == hosts => {
+                for ((_, own), port) in self.hosts.iter_mut().zip(ports) {
+                    *own = own.or(port);
                 }
             }
-            "options" => self.options = some(value).map(Secret::from),
-            "user" => self.login.user = some(value),
-            "password" => self.login.password = Some(value.into()),
-            _ => self.database = some(value),
+            _ => return Err(bad(format!("port= has {many} numbers for {hosts} hosts"))),
         }
         Ok(())
     }
 
-    /// The servers of a URL, each `host`, `host:port` or a folder, and what the parameter `port` has for them.
-    fn set_hosts(&mut self, names: &[String], ports: &[String]) -> Result<(), ConfigError> {
-        let said = |port: &String| if port.is_empty() { Ok(None) } else { self::port(port).map(Some) };
-        let ports = ports.iter().map(said).collect::<Result<Vec<_>, _>>()?;
-        let (hosts, many) = (names.len(), ports.len());
-        if many > 1 && many != hosts {
-            return Err(bad(format!("port= has {many} numbers for {hosts} hosts")));
+    fn written_ports(&self) -> Result<Option<String>, ConfigError> {
+        // Behind a folder there is no port.
+        let own = |(_, own): &NamedHost| own.map(|port| port.to_string()).unwrap_or_default();
+        if self.hosts.iter().any(|(host, own)| host.starts_with('/') && own.is_some()) {
+            return Ok(Some(self.hosts.iter().map(own).collect::<Vec<_>>().join(",")));
         }
-        if let [port] = ports[..] {
-            self.port = port.unwrap_or(PORT);
-        }
-        let host = |(at, name): (usize, &String)| {
-            let is_folder = name.starts_with('/');
-            let (host, own) = if is_folder { (name.clone(), None) } else { named_host(name, FORM.example)? };
-            Ok((host, own.or_else(|| ports.get(at).filter(|_| many > 1).copied().flatten())))
-        };
-        self.hosts = names.iter().enumerate().map(host).collect::<Result<_, _>>()?;
-        Ok(())
+        Ok((self.port != PORT).then(|| self.port.to_string()))
     }
 
     /// # Errors
@@ -368,8 +434,7 @@ impl Config {
         if let Listen::At(other) = &self.listen {
             other.validate().map_err(not_past_the_pooler)?;
         }
-        CLAIM_TTL.check(self.rules.claim_ttl)?;
-        CONNECT_TIMEOUT.check(self.connect_timeout)
+        FORM.check(self)
     }
 
     /// The URL that says the same. **It holds the password.**
@@ -377,7 +442,6 @@ impl Config {
     /// # Errors
     /// If the path of a file is not UTF-8.
     pub fn to_url(&self) -> Result<String, ConfigError> {
-        let plain = Self::new(Vec::new());
         let server = |(host, own): &NamedHost| match own {
             _ if host.starts_with('/') => encoded(host),
             // The servers of this URL are decoded, which their names are not meant to be.
@@ -386,39 +450,9 @@ impl Config {
             None => host.replace('%', "%25"),
         };
         let servers = self.hosts.iter().map(server).collect::<Vec<_>>().join(",");
-        // Behind a folder there is no port.
-        let own = |(_, own): &NamedHost| own.map(|port| port.to_string()).unwrap_or_default();
-        let ports = if self.hosts.iter().any(|(host, own)| host.starts_with('/') && own.is_some()) {
-            Some(self.hosts.iter().map(own).collect::<Vec<_>>().join(","))
-        } else {
-            (self.port != PORT).then(|| self.port.to_string())
-        };
-        let listen = match &self.listen {
-            Listen::Same => None,
-            Listen::Off => Some("off".to_owned()),
-            Listen::At(other) => Some(other.to_url()?),
-        };
-        UrlWriter::new("postgres", &self.login, &servers)
-            .path(self.database.as_deref().unwrap_or_default())
-            .set("port", ports.as_deref())
-            .set("sslmode", self.tls.and_then(|mode| TLS.word(mode)))
-            .file("sslrootcert", self.ca.as_deref())
-            .file("sslcert", self.cert.as_deref())
-            .file("sslkey", self.key.as_deref())
-            .set(
-                "channel_binding",
-                BINDING.word(self.channel_binding).filter(|_| self.channel_binding != plain.channel_binding),
-            )
-            .file("passfile", self.passfile.as_deref())
-            .set("target_session_attrs", (!self.must_write).then_some("any"))
-            .set("application_name", Some(&*self.application).filter(|name| *name != plain.application))
-            .set("options", self.options.as_ref().and_then(Secret::word))
-            .set("table", Some(&*self.table).filter(|table| *table != plain.table))
-            .set("listen", listen.as_deref())
-            .duration(CLAIM_TTL, self.rules.claim_ttl, plain.rules.claim_ttl)
-            .duration(CONNECT_TIMEOUT, self.connect_timeout, plain.connect_timeout)
-            .secret(PASSWORD_FILE, self.login.password.as_ref())
-            .finish()
+        let path = self.database.as_deref().unwrap_or_default();
+        let url = UrlWriter::new("postgres", &self.login, &servers).path(path);
+        FORM.written(url, self, &Self::new(Vec::new()))
     }
 
     /// The servers, in the order in which they are tried.
@@ -503,6 +537,12 @@ mod tests {
 
     fn read(url: &str) -> Config {
         Config::from_url(url).unwrap()
+    }
+
+    #[test]
+    fn the_readme_has_the_settings() {
+        let table = FORM.table(&Config::new(Vec::new())).unwrap();
+        tenure_testkit::readme::assert_has_settings(env!("CARGO_MANIFEST_DIR"), &table);
     }
 
     #[test]

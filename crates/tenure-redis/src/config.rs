@@ -10,8 +10,8 @@ use tenure_client::{
     durations::{CLAIM_TTL, CONNECT_TIMEOUT, MAX_TTL, RESPONSE_TIMEOUT, RETRY_MAX},
     tls::pair,
     url::{
-        Foreign, Form, HostPort, PASSWORD_FILE, Url, UrlWriter, Words, absolute, bad, check_ports, listed,
-        named_host, path_text, shown, some,
+        Foreign, Form, HostPort, Setting, Url, UrlWriter, Words, bad, check_ports, listed, named_host,
+        path_text, shown, some,
     },
 };
 use tenure_core::Timing;
@@ -92,40 +92,91 @@ pub enum GuardMode {
     Off,
 }
 
-const FORM: Form = Form {
+/// A setting of [`Config`].
+type Row = Setting<Config>;
+
+const FORM: Form<Config> = Form {
     store: "redis",
     schemes: Config::SCHEMES,
     example: "redis://127.0.0.1:6379/",
-    settings: &[
-        "key",
-        "guard",
-        "max_ttl",
-        "claim_ttl",
-        "connect_timeout",
-        "response_timeout",
-        "retry_max",
-        PASSWORD_FILE,
-        "ca",
-        "cert",
-        "cert_key",
-        "tls_name",
-        "map",
-        "protocol",
-        "db",
-        "master",
-        "sentinel_user",
-        "sentinel_password",
-        "sentinel_password_file",
-    ],
-    aliases: &[
-        ("ssl_ca_certs", "ca"),
-        ("ssl_certfile", "cert"),
-        ("ssl_keyfile", "cert_key"),
-        ("sslcert", "cert"),
-        ("sslkey", "cert_key"),
-    ],
+    settings: SETTINGS,
     foreign: FOREIGN,
 };
+
+const SETTINGS: &[Row] = &[
+    Row::own("key", Config::read_key, |c| Ok(Some(c.key.clone())))
+        .means("template of the key; `%s` is the name (`%25s` in a URL)"),
+    Row::word(
+        GUARD.0,
+        |c, text| GUARD.fill(&mut c.guard, text),
+        |c| GUARD.word(c.guard),
+    )
+    .means("`off`: two may hold after a restart"),
+    Row::duration(MAX_TTL, |c| &mut c.guarded_ttl).means("the longest ttl, and the pause after a restart"),
+    Row::duration(CONNECT_TIMEOUT, |c| &mut c.connect_timeout).means("for one step of connecting"),
+    Row::duration(RESPONSE_TIMEOUT, |c| &mut c.response_timeout)
+        .means("after that a connection is dropped"),
+    Row::duration(CLAIM_TTL, |c| &mut c.claim_ttl)
+        .means("how long a waiter may take to acquire at its turn"),
+    Row::duration(RETRY_MAX, |c| &mut c.retry_max).means("the longest pause between two polls of a waiter"),
+    Row::file("ca", |c| &mut c.ca)
+        .or(&["ssl_ca_certs"])
+        .by_default("the system's")
+        .means("file with the certificate of your CA, for `rediss`"),
+    Row::file("cert", |c| &mut c.cert).or(&["ssl_certfile", "sslcert"]).means(
+        "file with a client certificate in PEM, for servers that ask (`tls-auth-clients yes` is Redis's default)",
+    ),
+    Row::file("cert_key", |c| &mut c.cert_key)
+        .or(&["ssl_keyfile", "sslkey"])
+        .means("file with its key in PEM, as `key=` with the path of a file"),
+    Row::perhaps("tls_name", |c| &mut c.tls_name).by_default("the host").means(
+        "the name that the server's certificate is for, as where Sentinel names a master by its number. Not for a \
+         Cluster",
+    ),
+    Row::own(
+        "map",
+        |c, text| {
+            c.map = read_map(text)?;
+            Ok(())
+        },
+        |c| Ok(some(written_map(&c.map))),
+    )
+    .means(
+        "for Sentinel: `inner:port,outer:port`, and more pairs: where an address that a Sentinel names is reached from \
+         here",
+    ),
+    Row::password_file("password_file", |c| &mut c.login)
+        .means("the absolute path of a file with the password, read each time that a connection is made"),
+    Row::word(
+        RESP3.0,
+        |c, text| RESP3.fill(&mut c.resp3, text),
+        |c| RESP3.word(c.resp3),
+    )
+    .means("`2` for servers that do not know RESP3; hints come over a second connection then"),
+    Row::own(
+        "db",
+        |c, text| {
+            c.db = parse_db(text)?;
+            Ok(())
+        },
+        |c| Ok(Some(c.db.to_string())),
+    )
+    .means("the number of the database, instead of the path of the URL"),
+    Row::own("master", Config::read_master, |c| Ok(c.master().map(str::to_owned)))
+        .means("for Sentinel: the name of the master"),
+    Row::perhaps("sentinel_user", |c| &mut c.sentinel_login.user).means("for Sentinel: the user there"),
+    Row::own(
+        "sentinel_password",
+        |c, text| {
+            c.sentinel_login.password = Some(text.into());
+            Ok(())
+        },
+        |c| Ok(c.sentinel_login.password.as_ref().and_then(Secret::word).map(str::to_owned)),
+    )
+    .means("for Sentinel: the password there"),
+    Row::password_file("sentinel_password_file", |c| &mut c.sentinel_login)
+        .means("for Sentinel: the absolute path of a file with that password"),
+];
 
 /// What the clients of other languages write.
 const FOREIGN: &[Foreign] = &[
@@ -149,6 +200,8 @@ const FOREIGN: &[Foreign] = &[
 ];
 
 const GUARD: Words<GuardMode> = Words("guard", &[("on", GuardMode::On), ("off", GuardMode::Off)]);
+
+const RESP3: Words<bool> = Words("protocol", &[("3", true), ("2", false)]);
 
 impl Config {
     /// The default port of a server.
@@ -178,7 +231,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names the part that is wrong, and never a password.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
-        let url = FORM.read(url)?;
+        let (url, given) = FORM.read(url)?;
         let mut config = Self::new(Topology::of(&url)?);
         config.tls = url.scheme.starts_with("rediss") || url.scheme == "valkeys";
         let path = url.path()?;
@@ -186,9 +239,7 @@ impl Config {
             config.db = parse_db(&path)?;
         }
         config.login = url.login.unwrap_or_default();
-        for (key, value) in url.settings {
-            config.set(key, value)?;
-        }
+        given.fill(&mut config)?;
         config.validate()?;
         Ok(config)
     }
@@ -244,41 +295,26 @@ impl Config {
         )))
     }
 
-    fn set(&mut self, key: &'static str, value: String) -> Result<(), ConfigError> {
-        match key {
-            // A template has a %s, and a key of a certificate is a file.
-            "key" if value.starts_with('/') && !value.contains("%s") => self.cert_key = Some(value.into()),
-            "key" => self.key = value,
-            "guard" => self.guard = GUARD.read(&value)?,
-            "max_ttl" => self.guarded_ttl = MAX_TTL.read(&value)?,
-            "claim_ttl" => self.claim_ttl = CLAIM_TTL.read(&value)?,
-            "connect_timeout" => self.connect_timeout = CONNECT_TIMEOUT.read(&value)?,
-            "response_timeout" => self.response_timeout = RESPONSE_TIMEOUT.read(&value)?,
-            "retry_max" => self.retry_max = RETRY_MAX.read(&value)?,
-            "ca" => self.ca = Some(value.into()),
-            "cert" => self.cert = Some(value.into()),
-            "cert_key" => self.cert_key = Some(value.into()),
-            "tls_name" => self.tls_name = some(value),
-            "map" => self.map = read_map(&value)?,
-            "protocol" => {
-                self.resp3 = match value.as_str() {
-                    "3" => true,
-                    "2" => false,
-                    _ => return Err(bad("protocol= is 3, or 2 for a server that does not know RESP3")),
-                }
-            }
-            "db" => self.db = parse_db(&value)?,
-            "sentinel_user" => self.sentinel_login.user = some(value),
-            "sentinel_password_file" => {
-                self.sentinel_login.password = Some(Secret::in_file(absolute(key, &value)?));
-            }
-            "sentinel_password" => self.sentinel_login.password = Some(value.into()),
-            _ => match &mut self.topology {
-                Topology::Sentinel { master, .. } => *master = value,
-                _ => return Err(bad("master= is for redis-sentinel://")),
-            },
+    fn read_key(&mut self, text: &str) -> Result<(), ConfigError> {
+        // A template has a %s, and a key of a certificate is a file.
+        if text.starts_with('/') && !text.contains("%s") {
+            self.cert_key = Some(text.into());
+        } else {
+            text.clone_into(&mut self.key);
         }
         Ok(())
+    }
+
+    fn read_master(&mut self, text: &str) -> Result<(), ConfigError> {
+        match &mut self.topology {
+            Topology::Sentinel { master, .. } => text.clone_into(master),
+            _ => return Err(bad("master= is for redis-sentinel://")),
+        }
+        Ok(())
+    }
+
+    fn master(&self) -> Option<&str> {
+        if let Topology::Sentinel { master, .. } = &self.topology { Some(master) } else { None }
     }
 
     /// # Errors
@@ -328,11 +364,7 @@ impl Config {
         if self.key.matches("%s").count() != 1 {
             return Err(bad("key= is a template with one %s for the name, as in key=lock:%25s"));
         }
-        MAX_TTL.check(self.guarded_ttl)?;
-        CLAIM_TTL.check(self.claim_ttl)?;
-        CONNECT_TIMEOUT.check(self.connect_timeout)?;
-        RESPONSE_TIMEOUT.check(self.response_timeout)?;
-        RETRY_MAX.check(self.retry_max)
+        FORM.check(self)
     }
 
     /// The URL that says the same. **It holds the passwords.**
@@ -340,38 +372,17 @@ impl Config {
     /// # Errors
     /// If a path is not UTF-8, or there is no such URL.
     pub fn to_url(&self) -> Result<String, ConfigError> {
-        let plain = Self::new(self.topology.clone());
-        let (servers, path, master) = match &self.topology {
-            Topology::Host(host, port) => (shown(&(host.clone(), *port)), "", None),
+        let (servers, path) = match &self.topology {
+            Topology::Host(host, port) => (shown(&(host.clone(), *port)), ""),
             Topology::Socket(path) => match path_text(path)?.strip_prefix('/') {
-                Some(path) => (String::new(), path, None),
+                Some(path) => (String::new(), path),
                 None => return Err(bad("the path of a socket is absolute")),
             },
-            Topology::Sentinel { sentinels, master } => (listed(sentinels), "", Some(master.as_str())),
-            Topology::Cluster(nodes) => (listed(nodes), "", None),
+            Topology::Sentinel { sentinels, .. } => (listed(sentinels), ""),
+            Topology::Cluster(nodes) => (listed(nodes), ""),
         };
-        UrlWriter::new(self.scheme()?, &self.login, &servers)
-            .path(path)
-            .set("master", master)
-            .set("sentinel_user", self.sentinel_login.user.as_deref())
-            .set("sentinel_password", self.sentinel_login.password.as_ref().and_then(Secret::word))
-            .secret("sentinel_password_file", self.sentinel_login.password.as_ref())
-            .file("ca", self.ca.as_deref())
-            .file("cert", self.cert.as_deref())
-            .file("cert_key", self.cert_key.as_deref())
-            .set("tls_name", self.tls_name.as_deref())
-            .set("map", (!self.map.is_empty()).then(|| written_map(&self.map)).as_deref())
-            .set("db", (self.db != 0).then(|| self.db.to_string()).as_deref())
-            .set("key", (self.key != plain.key).then_some(&self.key))
-            .set("guard", GUARD.word(self.guard).filter(|_| self.guard != plain.guard))
-            .set("protocol", (!self.resp3).then_some("2"))
-            .duration(MAX_TTL, self.guarded_ttl, plain.guarded_ttl)
-            .duration(CLAIM_TTL, self.claim_ttl, plain.claim_ttl)
-            .duration(CONNECT_TIMEOUT, self.connect_timeout, plain.connect_timeout)
-            .duration(RESPONSE_TIMEOUT, self.response_timeout, plain.response_timeout)
-            .duration(RETRY_MAX, self.retry_max, plain.retry_max)
-            .secret(PASSWORD_FILE, self.login.password.as_ref())
-            .finish()
+        let url = UrlWriter::new(self.scheme()?, &self.login, &servers).path(path);
+        FORM.written(url, self, &Self::new(Topology::Cluster(Vec::new())))
     }
 
     fn scheme(&self) -> Result<&'static str, ConfigError> {
@@ -505,6 +516,12 @@ mod tests {
 
     fn read(url: &str) -> Config {
         Config::from_url(url).unwrap()
+    }
+
+    #[test]
+    fn the_readme_has_the_settings() {
+        let table = FORM.table(&Config::new(Topology::Cluster(Vec::new()))).unwrap();
+        tenure_testkit::readme::assert_has_settings(env!("CARGO_MANIFEST_DIR"), &table);
     }
 
     #[test]

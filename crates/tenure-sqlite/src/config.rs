@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use tenure_client::{
-    durations::{CLAIM_TTL, written},
-    url::{Foreign, bad, path_text, settings},
+    durations::CLAIM_TTL,
+    url::{Foreign, Form, Setting, bad, path_text},
 };
 use tenure_ledger::Rules;
 
@@ -42,9 +42,7 @@ impl Config {
             ));
         }
         let mut config = Self::new(path);
-        for (_, value) in settings(query, "sqlite", (&[CLAIM_TTL.key], &[], FOREIGN))? {
-            config.rules.claim_ttl = CLAIM_TTL.read(&value)?;
-        }
+        FORM.given(query)?.fill(&mut config)?;
         config.validate()?;
         Ok(config)
     }
@@ -55,7 +53,7 @@ impl Config {
         if self.path.as_os_str().is_empty() || self.path == Path::new(":memory:") {
             return Err(bad("sqlite: needs the path of a file, as in sqlite:/var/lib/app/locks.db"));
         }
-        CLAIM_TTL.check(self.rules.claim_ttl)
+        FORM.check(self)
     }
 
     /// The URL that says the same.
@@ -64,16 +62,13 @@ impl Config {
     /// If the path is not UTF-8.
     pub fn to_url(&self) -> Result<String, ConfigError> {
         let path = path_text(&self.path)?;
-        let claim_ttl = self.rules.claim_ttl;
         // `//x` is the path `/x`, and as a URL it would be refused.
         let stripped = path.trim_start_matches('/');
         let path = if path.starts_with("//") { format!("/{stripped}") } else { path.to_owned() };
         // The path is not encoded, and ends at the last question mark.
-        Ok(match claim_ttl == Rules::default().claim_ttl {
-            false => format!("sqlite:{path}?claim_ttl={}", written(claim_ttl)),
-            true if path.contains('?') => format!("sqlite:{path}?"),
-            true => format!("sqlite:{path}"),
-        })
+        let query = FORM.query(self, &Self::new(path.as_str()))?;
+        let end = if path.contains('?') || !query.is_empty() { "?" } else { "" };
+        Ok(format!("sqlite:{path}{end}{query}"))
     }
 
     /// The same with an absolute path, because a program may change its directory later.
@@ -81,6 +76,18 @@ impl Config {
         Self { path: std::path::absolute(&self.path).unwrap_or(self.path), ..self }
     }
 }
+
+/// A setting of [`Config`].
+type Row = Setting<Config>;
+
+const FORM: Form<Config> = Form {
+    store: "sqlite",
+    schemes: &["sqlite"],
+    example: "sqlite:/var/lib/app/locks.db",
+    settings: &[Row::duration(CLAIM_TTL, |c| &mut c.rules.claim_ttl)
+        .means("how long a waiter may take to acquire at its turn")],
+    foreign: FOREIGN,
+};
 
 const FOREIGN: &[Foreign] = &[
     Foreign("mode", &["rwc"], "the file is opened for writing, and made if it is not there; leave it out"),
@@ -93,6 +100,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn the_readme_has_the_settings() {
+        let table = FORM.table(&Config::new("")).unwrap();
+        tenure_testkit::readme::assert_has_settings(env!("CARGO_MANIFEST_DIR"), &table);
+    }
 
     #[test]
     fn a_url_is_a_path_and_known_parameters() {

@@ -22,6 +22,7 @@ pub mod polls;
 pub mod ports;
 pub mod postgres;
 pub mod proxy;
+pub mod readme;
 pub mod redis;
 pub mod rotation;
 pub mod shared;

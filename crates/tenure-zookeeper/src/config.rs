@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use tenure_client::{
     Login,
     durations::{CONNECT_TIMEOUT, Span, TICK},
-    url::{Form, HostPort, PASSWORD_FILE, UrlWriter, Words, bad, check_ports, listed},
+    url::{Form, HostPort, Setting, UrlWriter, Words, bad, check_ports, listed},
 };
 
 /// Why settings are refused.
@@ -68,14 +68,50 @@ pub enum Access {
     Creator,
 }
 
-const FORM: Form = Form {
+/// A setting of [`Config`].
+type Row = Setting<Config>;
+
+const FORM: Form<Config> = Form {
     store: "zookeeper",
     schemes: Config::SCHEMES,
     example: "zookeeper://127.0.0.1:2181/tenure",
-    settings: &["layout", "tick", "acl", "sasl", "ca", "cert", "key", "connect_timeout", PASSWORD_FILE],
-    aliases: &[],
+    settings: SETTINGS,
     foreign: &[],
 };
+
+const SETTINGS: &[Row] = &[
+    Row::word(
+        LAYOUT.0,
+        |c, text| LAYOUT.fill(&mut c.layout, text),
+        |c| LAYOUT.word(c.layout),
+    )
+    .means("the names of nodes: `curator` or `kazoo`"),
+    Row::duration(TICK, |c| &mut c.tick).means("the servers' `tickTime`"),
+    Row::word(
+        ACCESS.0,
+        |c, text| ACCESS.fill(&mut c.access, text),
+        |c| c.access.and_then(|access| ACCESS.word(access)),
+    )
+    .by_default("`creator` with a login, else `open`")
+    .means("who may access Tenure's nodes; `creator` is also possible with `cert=`"),
+    Row::file("ca", |c| &mut c.ca).means(
+        "with `zookeepers://`: the file of the authority that signed the servers' certificates, in PEM; required",
+    ),
+    Row::file("cert", |c| &mut c.cert)
+        .means("with `zookeepers://`: the file of the client certificate, in PEM"),
+    Row::file("key", |c| &mut c.key).means("with `zookeepers://`: the file of its key, in PEM"),
+    Row::word(
+        SASL.0,
+        |c, text| SASL.fill(&mut c.sasl, text),
+        |c| c.sasl.and_then(|sasl| SASL.word(sasl)),
+    )
+    .means("`digest-md5`: log in by SASL, as a user of the section `Server` of the servers' JAAS file"),
+    Row::password_file("password_file", |c| c.login.get_or_insert_default())
+        .means("the absolute path of a file with the password of the login, read for each new session"),
+    Row::duration(CONNECT, |c| &mut c.connect_timeout)
+        .means("how long a server may be silent before another one is tried; at most ¼ of the ttl"),
+];
+
 const LAYOUT: Words<Layout> = Words("layout", &[("curator", Layout::Curator), ("kazoo", Layout::Kazoo)]);
 const SASL: Words<Sasl> = Words("sasl", &[("digest-md5", Sasl::DigestMd5)]);
 const ACCESS: Words<Access> = Words("acl", &[("open", Access::Open), ("creator", Access::Creator)]);
@@ -116,23 +152,12 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names the part that is wrong; never shows the password.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
-        let url = FORM.read(url)?;
+        let (url, given) = FORM.read(url)?;
         let mut config = Self::new(url.hosts(Self::PORT)?);
         config.set_base(&url.path()?);
         config.tls = url.scheme == "zookeepers";
         config.login = url.login;
-        for (key, value) in url.settings {
-            match key {
-                "layout" => config.layout = LAYOUT.read(&value)?,
-                "acl" => config.access = Some(ACCESS.read(&value)?),
-                "tick" => config.tick = TICK.read(&value)?,
-                "sasl" => config.sasl = Some(SASL.read(&value)?),
-                "ca" => config.ca = Some(value.into()),
-                "cert" => config.cert = Some(value.into()),
-                "key" => config.key = Some(value.into()),
-                _ => config.connect_timeout = CONNECT.read(&value)?,
-            }
-        }
+        given.fill(&mut config)?;
         config.validate()?;
         Ok(config)
     }
@@ -177,8 +202,7 @@ impl Config {
             }
         }
         self.check_tls()?;
-        TICK.check(self.tick)?;
-        CONNECT.check(self.connect_timeout)
+        FORM.check(self)
     }
 
     fn check_tls(&self) -> Result<(), ConfigError> {
@@ -208,23 +232,13 @@ impl Config {
     /// The URL that says the same. **It holds the password.**
     ///
     /// # Errors
-    /// None: a URL can say all of it.
+    /// If the path of a file is not UTF-8.
     pub fn to_url(&self) -> Result<String, ConfigError> {
-        let plain = Self::new(Vec::new());
         let path = if self.base == BASE { "" } else { self.base.trim_start_matches('/') };
         let scheme = if self.tls { "zookeepers" } else { "zookeeper" };
-        UrlWriter::new(scheme, &self.login.clone().unwrap_or_default(), &listed(&self.hosts))
-            .path(path)
-            .set("layout", LAYOUT.word(self.layout).filter(|_| self.layout != plain.layout))
-            .set("acl", self.access.and_then(|access| ACCESS.word(access)))
-            .set("sasl", self.sasl.and_then(|sasl| SASL.word(sasl)))
-            .file("ca", self.ca.as_deref())
-            .file("cert", self.cert.as_deref())
-            .file("key", self.key.as_deref())
-            .duration(TICK, self.tick, plain.tick)
-            .duration(CONNECT, self.connect_timeout, plain.connect_timeout)
-            .secret(PASSWORD_FILE, self.login.as_ref().and_then(|login| login.password.as_ref()))
-            .finish()
+        let login = self.login.clone().unwrap_or_default();
+        let url = UrlWriter::new(scheme, &login, &listed(&self.hosts)).path(path);
+        FORM.written(url, self, &Self::new(Vec::new()))
     }
 
     /// The access rights of our nodes.
@@ -261,6 +275,12 @@ mod tests {
 
     fn read(url: &str) -> Config {
         Config::from_url(url).unwrap()
+    }
+
+    #[test]
+    fn the_readme_has_the_settings() {
+        let table = FORM.table(&Config::new(Vec::new())).unwrap();
+        tenure_testkit::readme::assert_has_settings(env!("CARGO_MANIFEST_DIR"), &table);
     }
 
     #[test]

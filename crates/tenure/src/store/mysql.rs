@@ -129,8 +129,10 @@ impl MysqlStore {
     /// The client's certificate and its key, both in PEM, for a server that requires one.
     #[must_use]
     pub fn identity(mut self, certificate: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
-        let identity = (certificate.as_ref().to_owned(), key.as_ref().to_owned());
-        self.0.set(|config| config.identity = Some(identity));
+        self.0.set(|config| {
+            config.cert = Some(certificate.as_ref().to_owned());
+            config.key = Some(key.as_ref().to_owned());
+        });
         self
     }
 
