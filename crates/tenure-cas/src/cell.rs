@@ -13,7 +13,7 @@ use tenure_ledger::LedgerError;
 use crate::memory::TOLERANCE;
 
 /// One handle to a store that keeps each lock in a cell: a version and a text, written only if both are as
-/// expected. A row is one, and so is an object in a bucket.
+/// expected. A row is one.
 ///
 /// A cell decides nothing about locks and waits for no turn. This crate compares, decodes and trusts its answers.
 /// [`read`](Self::read), [`write`](Self::write), [`list`](Self::list) and the optional methods are one request
@@ -23,8 +23,7 @@ use crate::memory::TOLERANCE;
 ///
 /// Besides reading, writing, listing and notifying there are optional methods. Without [`enqueue`](Self::enqueue) a
 /// claim may lose every race to an owner that comes again. Without [`beside`](Self::beside) each waiter writes the
-/// cell that a holder writes. [`error`](Self::error) and [`diagnose`](Self::diagnose) let messages name rows or
-/// objects.
+/// cell that a holder writes. [`error`](Self::error) and [`diagnose`](Self::diagnose) let messages name rows.
 #[async_trait]
 pub trait Cell: Clone + Send + Sync + 'static {
     /// The connection for requests; `()` where there is none.
