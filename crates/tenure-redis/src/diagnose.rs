@@ -24,9 +24,9 @@ use crate::{
     connection::{LockNode, Wire},
     error,
     guard::{self, ClientRefusal, Decision, SLACK, ServerFacts, ServerRecord, Terms, Why},
-    health::{self, Fitness},
     hints,
     keys::{self, Counting, ONE, PREFIX, QUORUM},
+    record::{self, Fitness},
     scan::{self, STEP, Scan},
     session::RedisSession,
 };
@@ -113,7 +113,7 @@ impl Visit<'_> {
     /// Looks at the record; nothing if this client is refused by it.
     async fn record(&mut self) -> Option<()> {
         let place = self.redis.config().place_name();
-        let looked = health::facts_and_record(&self.redis.sessions.shared, &self.wire, &place).await;
+        let looked = record::facts_and_record(&self.redis.sessions.shared, &self.wire, &place).await;
         if let Err(error) = &looked
             && error.kind() == ErrorKind::Corrupt
         {
@@ -183,7 +183,7 @@ impl Visit<'_> {
         if let Fitness::Unfit { why, until, .. } = session.health.fitness()
             && why != Why::Alone
         {
-            let left = health::described(until.remaining(sessions.host().now()));
+            let left = record::described(until.remaining(sessions.host().now()));
             let what = format!("{why}; it grants no locks for another {left}, in case it lost some");
             let remedy =
                 format!("wait {left}; a shorter ?max_ttl= (the same everywhere) shortens the next wait");

@@ -12,6 +12,7 @@ mod guard;
 mod health;
 mod hints;
 mod keys;
+mod record;
 mod scan;
 mod script;
 mod sentinel;

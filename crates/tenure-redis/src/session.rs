@@ -26,8 +26,8 @@ use crate::{
     batch::Batcher,
     connection::{self, Connection, Wire},
     error,
-    health::{self, Health},
-    hints,
+    health::Health,
+    hints, record,
     shared::RedisShared,
 };
 
@@ -106,7 +106,7 @@ impl RedisSessions {
             return Err(error.with("redis", place));
         }
         let (wire, _) = self.wire().await?;
-        health::adopt(&self.shared, &wire, &place, adopt).await
+        record::adopt(&self.shared, &wire, &place, adopt).await
     }
 }
 
