@@ -4,10 +4,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fmt::Write,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -27,8 +24,9 @@ use crate::{
     config::{Config, GuardMode},
     connection::LockNode,
     error,
+    gate::{Gate, GateName},
     guard::Terms,
-    health::{FitFor, Gate, TRIES},
+    health::{FitFor, TRIES},
     hints,
     keys::{self, Counting, Keys},
     record::Fitness,
@@ -59,16 +57,28 @@ struct ForeignHold {
     since: Moment,
     waiter: OwnerId,
     /// When its place was taken or kept, and at which server.
-    placed: (Moment, Arc<str>),
+    placed: (Moment, Option<Arc<GateName>>),
 }
 
 /// A server that was fit a moment ago, at `now`.
 struct FitServer {
     session: Arc<RedisSession>,
-    /// Its field of the record (`tenure:one`) is the one in which this server counts tokens since it was found fit. A script that does
-    /// not find it grants nothing: the server restarted, failed over or was judged anew since.
     gate: Gate,
     now: Moment,
+    /// Nothing was tried before: what is known of the server may be old.
+    is_first: bool,
+}
+
+/// What an attempt at a server came to. All but an answer were refused by the server before it changed anything for this
+/// request, or the request was not sent.
+enum Tried<T> {
+    Answer(T),
+    /// The server does not know the gate: what was known of it is wrong.
+    GateRefuted,
+    /// Others may have adopted other settings since.
+    SettingsChanged,
+    /// The server was put back to an earlier state.
+    RolledBack,
 }
 
 #[async_trait]
@@ -105,12 +115,28 @@ impl Backend for Redis {
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
         // Even if no server is fit, and will not be for a while.
         self.allow(claim.ttl, self.config().max_ttl())?;
-        let (listens, is_sure) = (claim.wait != WaitMode::No, AtomicBool::new(false));
-        self.while_fit(listens, |server| self.claim_from(server, claim, &is_sure)).await
+        let listens = claim.wait != WaitMode::No;
+        self.while_fit(FitFor::Claim, listens, |server| self.claim_from(server, claim)).await
     }
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
-        self.renew_all(grants, true).await
+        let began = self.sessions.host().now();
+        // In a Cluster every lock has its own slot. The engine discards all answers of a call after a sixth of the
+        // shortest ttl, so a node that hangs is given up before that.
+        let batch = if self.is_cluster() { 1 } else { BATCH };
+        let shortest = grants.iter().map(|grant| grant.ttl).min().unwrap_or_default();
+        let late = self.is_cluster().then_some(began + shortest / 8);
+        let batches = grants.chunks(batch).map(async |batch| {
+            let renewed = self.while_fit(FitFor::Renewal, false, |server| self.renew_batch(server, batch));
+            let renewed = async { renewed.await.unwrap_or_else(|error| all_failed(batch, &error)) };
+            let Some(late) = late else { return renewed.await };
+            tokio::select! {
+                biased;
+                renewed = renewed => renewed,
+                () = self.sessions.host().sleep_until(late) => all_failed(batch, &error::late(&self.config().place_name())),
+            }
+        });
+        join_all(batches).await.into_iter().flatten().collect()
     }
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
@@ -246,16 +272,13 @@ impl QuorumNode for Redis {
         self.must_be(is_node, "this Redis server is no node of a quorum")?;
         let keys = self.keys(name)?;
         let script = &self.scripts().raise;
-        self.while_fit(false, async |FitServer { session, gate, .. }| {
+        self.while_fit(FitFor::Claim, false, async |FitServer { session, gate, .. }| {
             let mut call = script.call(&[&keys.lock, &keys.counter(), self.config().record()]);
-            call.arg(&*gate.field).arg(&owner.hex()[..]).arg(to.get());
+            call.arg(gate.as_str()).arg(&owner.hex()[..]).arg(to.get());
             match number(&session.ask(script, &call).await?) {
-                Some(1) => Ok(Some(Raised::Raised)),
-                Some(0) => Ok(Some(Raised::Gone)),
-                Some(-1) => {
-                    session.health.refute(&gate);
-                    Ok(None)
-                }
+                Some(1) => Ok(Tried::Answer(Raised::Raised)),
+                Some(0) => Ok(Tried::Answer(Raised::Gone)),
+                Some(-1) => Ok(Tried::GateRefuted),
                 _ => Err(error::unreadable(&session.place, "a raise")),
             }
         })
@@ -309,10 +332,11 @@ impl Redis {
         Keys::new(&self.config().key, name, self.config().counting())
     }
 
-    /// What `attempt` comes to at a server that is fit. It answers `None` if it has refuted that: then it is
-    /// made again once the server was checked.
-    async fn while_fit<T, A: Future<Output = Result<Option<T>, BackendError>>>(
+    /// The answer of `attempt` at a server that is fit for this purpose. If the server refuses because it is not what it
+    /// was thought to be, it is checked, and the attempt is made again.
+    async fn while_fit<T, A: Future<Output = Result<Tried<T>, BackendError>>>(
         &self,
+        purpose: FitFor,
         listens: bool,
         attempt: impl Fn(FitServer) -> A,
     ) -> Result<T, BackendError> {
@@ -321,27 +345,32 @@ impl Redis {
             let session =
                 if listens { self.sessions.listening().await? } else { self.sessions.session().await? };
             let now = self.sessions.host().now();
-            let gate = session.health.ensure_fit(FitFor::Claim, now).await?;
-            if tries.next().is_none() {
+            let gate = session.health.ensure_fit(purpose, now).await?;
+            let Some(at) = tries.next() else {
                 return Err(Fitness::Unknown.refusal(&session.place, now));
-            }
-            if let Some(answer) = attempt(FitServer { session, gate, now }).await? {
-                return Ok(answer);
+            };
+            let server = FitServer { session: session.clone(), gate: gate.clone(), now, is_first: at == 0 };
+            match attempt(server).await? {
+                Tried::Answer(answer) => return Ok(answer),
+                Tried::GateRefuted => session.health.refute(&gate),
+                Tried::SettingsChanged => session.health.doubt(),
+                Tried::RolledBack => {
+                    Box::pin(self.close(&session, &gate)).await?;
+                    session.health.refute(&gate);
+                }
             }
         }
     }
 
     async fn claim_from(
         &self,
-        FitServer { session, gate, now }: FitServer,
+        FitServer { session, gate, now, is_first }: FitServer,
         claim: &Claim,
-        is_sure: &AtomicBool,
-    ) -> Result<Option<ClaimAnswer>, BackendError> {
+    ) -> Result<Tried<ClaimAnswer>, BackendError> {
         claim.asker.must_be_there()?;
-        if claim.ttl > gate.max_ttl && !is_sure.swap(true, Relaxed) {
+        if claim.ttl > gate.max_ttl && is_first {
             // Others may have adopted a larger `max_ttl` since.
-            session.health.refute(&gate);
-            return Ok(None);
+            return Ok(Tried::SettingsChanged);
         }
         self.allow(claim.ttl, gate.max_ttl)?;
         let mut reply = ClaimReply::NotPlain;
@@ -358,30 +387,25 @@ impl Redis {
         }
         match reply {
             ClaimReply::Granted { first, block } => {
-                if self.config().counting() == Counting::One {
-                    self.sessions.shared.watermark.learn(&gate.field, first.get() + u64::from(block) - 1);
+                if self.config().counting() == Counting::One
+                    && let Some(name) = &gate.name
+                {
+                    self.sessions.shared.watermark.learn(name, first.get() + u64::from(block) - 1);
                 }
                 let (name, owner, ttl) = (claim.name.clone(), claim.owner, claim.ttl);
-                Ok(Some(ClaimAnswer::Granted(Grant { name, owner, token: first, block, ttl })))
+                Ok(Tried::Answer(ClaimAnswer::Granted(Grant { name, owner, token: first, block, ttl })))
             }
             ClaimReply::NotGranted { mut answer, foreign } => {
                 if let ClaimAnswer::Queued { ahead: 0, retry_after, .. } = &mut *answer
                     && let Some(seen) = foreign
                 {
                     *retry_after =
-                        self.pace_behind(claim, seen, (placed.unwrap_or(now), gate.field), *retry_after);
+                        self.pace_behind(claim, seen, (placed.unwrap_or(now), gate.name), *retry_after);
                 }
-                Ok(Some(*answer))
+                Ok(Tried::Answer(*answer))
             }
-            ClaimReply::GateClosed | ClaimReply::NotPlain => {
-                session.health.refute(&gate);
-                Ok(None)
-            }
-            ClaimReply::RolledBack => {
-                Box::pin(self.close(&session, &gate)).await?;
-                session.health.refute(&gate);
-                Ok(None)
-            }
+            ClaimReply::GateClosed | ClaimReply::NotPlain => Ok(Tried::GateRefuted),
+            ClaimReply::RolledBack => Ok(Tried::RolledBack),
             ClaimReply::QueueIsFull(waiting) => {
                 let message =
                     format!("the queue of this lock is full: {waiting} owners wait already; try again later");
@@ -397,7 +421,7 @@ impl Redis {
             .get(&claim.name)
             .filter(|hold| hold.waiter == claim.owner && claim.wait != WaitMode::No)?;
         let (placed, at) = &hold.placed;
-        (*at == gate.field && placed.elapsed(now) < self.config().retry_max).then_some(*placed)
+        (*at == gate.name && placed.elapsed(now) < self.config().retry_max).then_some(*placed)
     }
 
     /// When a waiter checks again a lock that a foreign client holds. The first one does so 50 times a second while the holder changes,
@@ -406,7 +430,7 @@ impl Redis {
         &self,
         claim: &Claim,
         seen: ForeignHolder,
-        placed: (Moment, Arc<str>),
+        placed: (Moment, Option<Arc<GateName>>),
         usual: Duration,
     ) -> Duration {
         let (now, retry_max) = (self.sessions.host().now(), self.config().retry_max);
@@ -432,6 +456,7 @@ impl Redis {
         claim: &Claim,
         since: Moment,
     ) -> Result<ClaimReply, BackendError> {
+        let Some(name) = &gate.name else { return Ok(ClaimReply::GateClosed) };
         let mut tail = String::with_capacity(64);
         // OK because writing to a String cannot fail.
         let _ = write!(tail, ":{}:", since.wall.as_millis());
@@ -439,7 +464,7 @@ impl Redis {
         let request = ClaimRequest {
             asker: claim.asker.clone(),
             keys: self.keys(&claim.name)?,
-            gate: gate.field.clone(),
+            gate: name.clone(),
             owner: claim.owner.hex(),
             tail,
             ttl_ms: millis(claim.ttl),
@@ -466,7 +491,7 @@ impl Redis {
         });
         let (label, since) = (self.label(&claim.label), self.sessions.host().now().wall.as_millis());
         call.arg(claim.block.max(1)).arg(since.to_string()).arg(&*label);
-        call.arg(self.sessions.shared.known_through(&gate.field));
+        call.arg(self.known_through(gate));
         let answer = session.ask(script, &call).await?;
         ClaimReply::of_full(answer).ok_or_else(|| error::unreadable(&session.place, "a claim"))
     }
@@ -475,7 +500,7 @@ impl Redis {
     fn full_call(&self, script: &Script, keys: &Keys, gate: &Gate) -> Cmd {
         let all = keys.all();
         let mut call = script.call(&all.iter().map(String::as_str).collect::<Vec<_>>());
-        call.arg(&*gate.field).arg(&self.bounds);
+        call.arg(gate.as_str()).arg(&self.bounds);
         call
     }
 
@@ -512,109 +537,63 @@ impl Redis {
     /// resumed: what shows it is its counter, which is behind what it granted to us. Closes the gate until
     /// every lease that the server may have forgotten has expired (L1); its check finds it closed.
     async fn close(&self, session: &RedisSession, gate: &Gate) -> Result<(), BackendError> {
-        let (script, field) = (&self.scripts().rewound, &*gate.field);
+        let script = &self.scripts().rewound;
         let mut call = script.call(&[self.config().record()]);
-        call.arg(field).arg(self.sessions.shared.known_through(field)).arg(millis(self.config().max_ttl()));
+        call.arg(gate.as_str()).arg(self.known_through(gate)).arg(millis(self.config().max_ttl()));
         session.ask(script, &call).await?;
         tracing::warn!(place = %session.place, "a Redis server was put back to an earlier state");
         Ok(())
     }
 
-    /// The connection, if leases may be renewed over it, and how long they may be.
-    async fn renewing(&self) -> Result<(Arc<RedisSession>, Gate), BackendError> {
-        let session = self.sessions.session().await?;
-        let gate = session.health.ensure_fit(FitFor::Renewal, self.sessions.host().now()).await?;
-        Ok((session, gate))
+    /// How far this server has counted for this client; zero, where that says nothing.
+    fn known_through(&self, gate: &Gate) -> u64 {
+        gate.name.as_ref().map_or(0, |name| self.sessions.shared.known_through(name))
     }
 
-    /// `checks`: whether to check the server and try again if its settings have changed.
-    async fn renew_all(&self, grants: &[Grant], checks: bool) -> Vec<Result<Renewal, BackendError>> {
-        let began = self.sessions.host().now();
-        let (session, gate) = match self.renewing().await {
-            Ok(renewing) => renewing,
-            Err(error) => return all_failed(grants, &error),
-        };
-        if grants.iter().any(|grant| grant.ttl > gate.max_ttl) {
-            // Others have adopted a smaller `max_ttl`: what was granted for longer must end.
-            let allowed: Vec<Grant> =
-                grants.iter().filter(|grant| grant.ttl <= gate.max_ttl).cloned().collect();
-            if checks && allowed.is_empty() {
-                // Others may have adopted a larger `max_ttl` since, and nothing is sent that would tell.
-                return self.renew_after_check(&session, grants).await;
-            }
-            let mut renewed = Box::pin(self.renew_all(&allowed, checks)).await.into_iter();
-            let answer = |grant: &Grant| match self.allow(grant.ttl, gate.max_ttl) {
-                Ok(()) => renewed.next(),
-                Err(error) => Some(Err(error)),
-            };
-            return grants.iter().filter_map(answer).collect();
-        }
-        // In a Cluster every lock has its own slot. The engine discards all answers of a call after a sixth of the
-        // shortest ttl, so a node that hangs is given up before that.
-        let batch = if self.is_cluster() { 1 } else { BATCH };
-        let shortest = grants.iter().map(|grant| grant.ttl).min().unwrap_or_default();
-        let late = self.is_cluster().then_some(began + shortest / 8);
-        let batches = grants.chunks(batch).map(async |batch| {
-            let renewed = self.renew_batch(&session, &gate, batch, checks);
-            let Some(late) = late else { return renewed.await };
-            tokio::select! {
-                biased;
-                renewed = renewed => renewed,
-                () = self.sessions.host().sleep_until(late) => all_failed(batch, &error::late(&session.place)),
-            }
-        });
-        join_all(batches).await.into_iter().flatten().collect()
-    }
-
-    /// The settings of the server may have changed.
-    async fn renew_after_check(
-        &self,
-        session: &RedisSession,
-        grants: &[Grant],
-    ) -> Vec<Result<Renewal, BackendError>> {
-        match session.health.check_again().await {
-            Ok(()) => Box::pin(self.renew_all(grants, false)).await,
-            Err(error) => all_failed(grants, &error),
-        }
-    }
-
+    /// Renews each lease that the settings allow.
     async fn renew_batch(
         &self,
-        session: &RedisSession,
-        gate: &Gate,
+        server: FitServer,
         grants: &[Grant],
-        checks: bool,
-    ) -> Vec<Result<Renewal, BackendError>> {
-        let plain = match self.renew_plain(session, gate, grants).await {
-            Ok(Some(plain)) => plain,
-            Ok(None) if checks => return self.renew_after_check(session, grants).await,
-            Ok(None) => {
-                let now = self.sessions.host().now();
-                return all_failed(grants, &Fitness::Unknown.refusal(&session.place, now));
-            }
-            Err(error) => return all_failed(grants, &error),
+    ) -> Result<Tried<Vec<Result<Renewal, BackendError>>>, BackendError> {
+        let max_ttl = server.gate.max_ttl;
+        let allowed: Vec<&Grant> = grants.iter().filter(|grant| grant.ttl <= max_ttl).collect();
+        // If nothing is sent, nothing tells whether others have adopted a larger `max_ttl` since.
+        if allowed.is_empty() && server.is_first {
+            return Ok(Tried::SettingsChanged);
+        }
+        let plain = match self.renew_plain(&server, &allowed).await? {
+            Tried::Answer(plain) => plain,
+            Tried::GateRefuted => return Ok(Tried::GateRefuted),
+            Tried::SettingsChanged => return Ok(Tried::SettingsChanged),
+            Tried::RolledBack => return Ok(Tried::RolledBack),
         };
         // A future for each of hundreds that are renewed already would cost more than they did.
-        let rest = grants.iter().zip(&plain).filter(|(_, is_renewed)| !**is_renewed);
-        let mut kept = join_all(rest.map(|(grant, _)| self.keep(session, grant))).await.into_iter();
-        let answer = |is_renewed| if is_renewed { Some(Ok(Renewal::Renewed)) } else { kept.next() };
-        plain.into_iter().filter_map(answer).collect()
+        let rest = allowed.iter().zip(&plain).filter(|(_, is_renewed)| !**is_renewed);
+        let mut kept = join_all(rest.map(|(grant, _)| self.keep(&server.session, grant))).await.into_iter();
+        let mut plain = plain.into_iter();
+        let mut answer = |grant: &Grant| {
+            // Others have adopted a smaller `max_ttl`: what was granted for longer must end.
+            self.allow(grant.ttl, max_ttl)?;
+            let is_renewed = plain.next().expect("BUG: each lease that is allowed was asked for");
+            if is_renewed { Ok(Renewal::Renewed) } else { kept.next().expect("BUG: the rest was asked for") }
+        };
+        Ok(Tried::Answer(grants.iter().map(&mut answer).collect()))
     }
 
-    /// Renews up to a batch of exclusive leases; `false` for those that need a closer look. `None`: the settings have
-    /// changed.
+    /// Renews up to a batch of exclusive leases; `false` for those that need a closer look.
     async fn renew_plain(
         &self,
-        session: &RedisSession,
-        gate: &Gate,
-        grants: &[Grant],
-    ) -> Result<Option<Vec<bool>>, BackendError> {
+        FitServer { session, gate, .. }: &FitServer,
+        grants: &[&Grant],
+    ) -> Result<Tried<Vec<bool>>, BackendError> {
         let locks: Result<Vec<String>, _> =
             grants.iter().map(|g| self.keys(&g.name).map(|keys| keys.lock)).collect();
         let locks = locks?;
         let script = &self.scripts().renew;
         // In a Cluster there is no record; its own counter lies in the slot of the lock.
         let (record, settings) = match (self.is_cluster(), grants) {
+            (_, []) => return Ok(Tried::Answer(Vec::new())),
             (true, [grant, ..]) => (self.keys(&grant.name)?.counter().into_owned(), String::new()),
             _ => {
                 let terms = Terms { max_ttl: gate.max_ttl, ..Terms::of(self.config()) };
@@ -623,21 +602,18 @@ impl Redis {
         };
         let keys: Vec<&str> = std::iter::once(&record).chain(&locks).map(String::as_str).collect();
         let mut call = script.call(&keys);
-        call.arg(settings).arg(&*gate.field).arg(self.sessions.shared.known_through(&gate.field));
+        call.arg(settings).arg(gate.as_str()).arg(self.known_through(gate));
         for grant in grants {
             call.arg(&grant.owner.hex()[..]).arg(millis(grant.ttl));
         }
         let answer = session.ask(script, &call).await?;
         match answer {
             Value::Array(items) if items.len() == grants.len() => {
-                Ok(Some(items.iter().map(|item| number(item) == Some(1)).collect()))
+                Ok(Tried::Answer(items.iter().map(|item| number(item) == Some(1)).collect()))
             }
-            Value::Int(-1) => Ok(None),
-            Value::Int(-2) => {
-                // What is still there is renewed: it was granted, and no lease is forgotten by keeping it.
-                self.close(session, gate).await?;
-                Box::pin(self.renew_plain(session, gate, grants)).await
-            }
+            Value::Int(-1) => Ok(Tried::SettingsChanged),
+            // What is still there is renewed after that: it was granted, and no lease is forgotten by keeping it.
+            Value::Int(-2) => Ok(Tried::RolledBack),
             _ => Err(error::unreadable(&session.place, "a renewal")),
         }
     }
@@ -707,7 +683,7 @@ impl Redis {
         let keys = self.keys(name)?;
         let all: Vec<String> = keys.all().into_iter().chain([keys.side("memo")]).collect();
         let mut call = self.scripts().inspect.call(&all.iter().map(String::as_str).collect::<Vec<_>>());
-        call.arg(&*session.health.gate().field);
+        call.arg(session.health.gate().as_str());
         let answer = session.ask(&self.scripts().inspect, &call).await?;
         let view = Reply::new(answer).and_then(|reply| read_view(name, reply));
         view.ok_or_else(|| error::unreadable(&session.place, "an inspection"))

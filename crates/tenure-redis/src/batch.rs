@@ -24,6 +24,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::{
     connection::Connection,
     error,
+    gate::GateName,
     keys::{Counting, Keys},
     script::{ClaimReply, Reply, Script, number},
     shared::RedisShared,
@@ -58,7 +59,7 @@ pub(crate) enum PlainReply {
 pub(crate) struct ClaimRequest {
     pub(crate) asker: Asker,
     pub(crate) keys: Keys,
-    pub(crate) gate: Arc<str>,
+    pub(crate) gate: Arc<GateName>,
     pub(crate) owner: OwnerText,
     /// `:since:label`
     pub(crate) tail: String,
@@ -144,7 +145,10 @@ impl PlainRequest {
             Self::Claim(request) => {
                 let script = &shared.scripts.acquire;
                 let mut call = request.keys.plain(|keys| script.call(keys));
-                call.arg(&*request.gate).arg(&request.owner[..]).arg(&request.tail).arg(request.ttl_ms);
+                call.arg(request.gate.as_str())
+                    .arg(&request.owner[..])
+                    .arg(&request.tail)
+                    .arg(request.ttl_ms);
                 call.arg(shared.known_through(&request.gate));
                 if request.block > 1 {
                     call.arg(request.block);
@@ -196,7 +200,7 @@ impl ReadyRequest {
         if let PlainRequest::Release(release) = &self.request { Some(release) } else { None }
     }
 
-    fn gate(&self) -> Option<&str> {
+    fn gate(&self) -> Option<&GateName> {
         self.claim().map(|claim| &*claim.gate)
     }
 
@@ -483,7 +487,7 @@ fn call_for_many<'a>(batch: &[ReadyRequest], shared: &'a RedisShared) -> (&'a Sc
                     call.arg(&*claim.keys.counter());
                 }
             }
-            call.arg(&**gate).arg(shared.known_through(gate));
+            call.arg(gate.as_str()).arg(shared.known_through(gate));
             for claim in claims() {
                 call.arg(&claim.owner[..]).arg(&claim.tail).arg(claim.ttl_ms).arg(claim.block.max(1));
             }
@@ -547,7 +551,7 @@ mod tests {
     fn claim(name: &str, gate: &str, asker: &Asker) -> PlainRequest {
         let name = LockName::new(name).unwrap();
         let keys = Keys::new("%s", &name, Counting::One).unwrap();
-        let (asker, gate, owner) = (asker.clone(), Arc::from(gate), [b'0'; 48]);
+        let (asker, gate, owner) = (asker.clone(), Arc::new(GateName::bare(gate)), [b'0'; 48]);
         PlainRequest::Claim(ClaimRequest {
             asker,
             keys,

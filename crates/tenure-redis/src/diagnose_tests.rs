@@ -242,7 +242,7 @@ fn a_counter_may_be_ahead_by_the_wait_that_it_was_floored_with() {
         ready: seconds(1030),
         wait: seconds(30),
         renews: seconds(0),
-        settings: String::new(),
+        settings: "".into(),
         next: None,
         acked: None,
         is_open,

@@ -19,9 +19,9 @@
 //! `LOOK` is the time from when the replicas were asked for to when the claim began, from which its holder counts: see
 //! [`is_recent`]. It is not the time that the answer took.
 
-use std::{fmt, time::Duration};
+use std::{fmt, str::FromStr, time::Duration};
 
-use tenure_core::{Adopt, Moment};
+use tenure_core::{Adopt, Moment, Timing};
 
 use crate::config::{Config, GuardMode};
 
@@ -53,6 +53,15 @@ pub struct Terms {
     pub db: i64,
     /// How many nodes the quorum has of which this server is one (H3.5).
     pub quorum: Option<usize>,
+}
+
+/// The terms in a record. Equal ones have the same text, which the scripts compare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordedTerms {
+    /// Those of some client of this version.
+    Known(Terms),
+    /// A text that no client of this version writes.
+    Foreign(String),
 }
 
 /// What a server says of itself, read in one step.
@@ -113,10 +122,10 @@ pub struct ServerRecord {
     pub wait: Duration,
     /// From when it may renew, on the server's wall clock: see [`renewals_wait`].
     pub renews: Duration,
-    /// The [`Terms`], as text.
-    pub settings: String,
-    /// The terms that are to be adopted once it is ready, as text.
-    pub next: Option<String>,
+    /// The terms under which it grants.
+    pub settings: RecordedTerms,
+    /// The terms that are to be adopted once it is ready.
+    pub next: Option<RecordedTerms>,
     /// When a replica was last known to acknowledge, on the server's wall clock; `None` if it never had one.
     pub acked: Option<Duration>,
     /// The gate is open.
@@ -125,20 +134,20 @@ pub struct ServerRecord {
 
 impl ServerRecord {
     /// The settings that a client must have: those to be adopted, if there are some.
-    fn asked_for(&self) -> &str {
+    fn asked_for(&self) -> &RecordedTerms {
         self.next.as_ref().unwrap_or(&self.settings)
     }
 
     /// The longest lease that they allow, if there is a guard.
     pub(crate) fn max_ttl(&self) -> Option<Duration> {
-        let settings = self.asked_for();
-        (settings.contains("guard=on") && !settings.starts_with(NEWER)).then(|| max_ttl_of(settings))
+        self.asked_for().known().filter(|terms| terms.mode == GuardMode::On).map(|terms| terms.max_ttl)
     }
 
     /// The longest lease that there may be under it: while settings are adopted, leases of the old ones live.
     pub(crate) fn longest_lease(&self) -> Option<Duration> {
-        let old = self.next.as_ref().map(|_| max_ttl_of(&self.settings));
-        self.max_ttl().max(old)
+        let old = self.next.as_ref().map(|_| self.settings.longest_lease());
+        let foreign = self.asked_for().known().is_none().then(|| self.asked_for().longest_lease());
+        self.max_ttl().max(old).max(foreign)
     }
 
     /// What is left of its wait. A client with a smaller `max_ttl` than that of the one that wrote it shortens nothing: a
@@ -200,9 +209,9 @@ pub enum Decision {
         /// For how long nothing is renewed: see [`renewals_wait`].
         quiet: Duration,
         /// The settings that go into the record.
-        settings: String,
+        settings: RecordedTerms,
         /// The settings to adopt afterwards.
-        next: Option<String>,
+        next: Option<RecordedTerms>,
         /// See [`ServerRecord::acked`].
         acked: Option<Duration>,
     },
@@ -241,11 +250,10 @@ impl Terms {
 
     /// The `max_ttl` that a record asks for, if all else in it is as in these terms.
     pub fn max_ttl_in(&self, record: &ServerRecord) -> Option<Duration> {
-        let theirs = match self.mode {
-            GuardMode::On => max_ttl_of(record.asked_for()),
-            GuardMode::Off => self.max_ttl,
-        };
-        (Self { max_ttl: theirs, ..*self }.to_string() == record.asked_for()).then_some(theirs)
+        let theirs = record.asked_for().known()?;
+        // Without a guard there is no longest lease, whatever it is in these.
+        let max_ttl = if self.mode == GuardMode::On { theirs.max_ttl } else { self.max_ttl };
+        (Self { max_ttl, ..theirs } == Self { max_ttl, ..*self }).then_some(max_ttl)
     }
 
     /// The terms under which this client is served; `None` if it is refused. With a larger `max_ttl` than the
@@ -289,15 +297,67 @@ impl fmt::Display for Terms {
     }
 }
 
-/// The longest lease that settings in a record allow: without a guard, any.
-fn max_ttl_of(settings: &str) -> Duration {
-    let text = settings.split("max_ttl=").nth(1).and_then(|rest| rest.split(" db=").next());
-    text.and_then(|text| humantime::parse_duration(text).ok()).unwrap_or(tenure_core::Timing::MAX_TTL)
+/// As [`Display`](fmt::Display) writes them, to the letter: the scripts compare texts.
+impl FromStr for Terms {
+    type Err = ForeignTerms;
+
+    fn from_str(text: &str) -> Result<Self, ForeignTerms> {
+        let of_text = |text: &str| {
+            let (quorum, rest) = match text.strip_prefix("quorum=") {
+                Some(rest) => rest.split_once(' ').map(|(nodes, rest)| (nodes.parse().ok(), rest))?,
+                None => (None, text),
+            };
+            let (rest, db) = rest.split_once(" db=").unwrap_or((rest, "0"));
+            let (mode, max_ttl) = match rest.strip_prefix("guard=on max_ttl=") {
+                Some(max_ttl) => (GuardMode::On, humantime::parse_duration(max_ttl).ok()?),
+                None => (GuardMode::Off, Timing::MAX_TTL),
+            };
+            Some(Self { mode, max_ttl, db: db.parse().ok()?, quorum })
+        };
+        of_text(text).filter(|terms| terms.to_string() == text).ok_or(ForeignTerms)
+    }
+}
+
+/// A text that is not one of [`Terms`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForeignTerms;
+
+impl RecordedTerms {
+    fn known(&self) -> Option<Terms> {
+        if let Self::Known(terms) = self { Some(*terms) } else { None }
+    }
+
+    /// The longest lease that they allow: without a guard, and where they are not known, any.
+    fn longest_lease(&self) -> Duration {
+        let guarded = self.known().filter(|terms| terms.mode == GuardMode::On);
+        guarded.map_or(Timing::MAX_TTL, |terms| terms.max_ttl)
+    }
+}
+
+impl From<&str> for RecordedTerms {
+    fn from(text: &str) -> Self {
+        text.parse().map_or_else(|ForeignTerms| Self::Foreign(text.to_owned()), Self::Known)
+    }
+}
+
+impl From<Terms> for RecordedTerms {
+    fn from(terms: Terms) -> Self {
+        Self::Known(terms)
+    }
+}
+
+impl fmt::Display for RecordedTerms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(terms) => terms.fmt(f),
+            Self::Foreign(text) => f.write_str(text),
+        }
+    }
 }
 
 /// The longest lease that there may be, whatever was lost.
 fn longest_lease(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Duration {
-    let recorded = record.map_or(Duration::ZERO, |record| max_ttl_of(&record.settings));
+    let recorded = record.map_or(Duration::ZERO, |record| record.settings.longest_lease());
     terms.max_ttl.max(recorded).max(facts.longest.unwrap_or_default())
 }
 
@@ -307,7 +367,7 @@ pub fn decide(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>)
         return Decision::Refuse(ClientRefusal::NotMaster);
     }
     let Some(served) = terms.served(facts, record) else { return mismatch(terms, record) };
-    let ours = served.to_string();
+    let ours = served.into();
     if terms.mode == GuardMode::Off {
         let is_ours = record.is_some_and(|r| r.is_open && is_of_this_history(r, facts));
         let zero = Duration::ZERO;
@@ -338,7 +398,7 @@ pub fn is_recent(asked: Moment, began: Moment) -> bool {
 
 /// The settings of the record and those of this client, as text.
 fn both(terms: &Terms, record: Option<&ServerRecord>) -> (String, String) {
-    (record.map_or_else(String::new, |record| record.asked_for().to_owned()), terms.to_string())
+    (record.map_or_else(String::new, |record| record.asked_for().to_string()), terms.to_string())
 }
 
 fn mismatch(terms: &Terms, record: Option<&ServerRecord>) -> Decision {
@@ -351,7 +411,7 @@ fn raise(terms: &Terms, record: Option<&ServerRecord>) -> Decision {
     Decision::Refuse(ClientRefusal::Raise { theirs, ours })
 }
 
-fn write(why: Why, wait: Duration, quiet: Duration, settings: String) -> Decision {
+fn write(why: Why, wait: Duration, quiet: Duration, settings: RecordedTerms) -> Decision {
     Decision::Write { why, wait, quiet, settings, next: None, acked: None }
 }
 
@@ -367,12 +427,12 @@ fn lingering(terms: &Terms, facts: &ServerFacts) -> Duration {
     if is_over { Duration::ZERO } else { LINGER }
 }
 
-fn without_record(terms: &Terms, facts: &ServerFacts, ours: String) -> Decision {
+fn without_record(terms: &Terms, facts: &ServerFacts, ours: RecordedTerms) -> Decision {
     let quiet = lingering(terms, facts);
     write(Why::Missing, longest_lease(terms, facts, None) + quiet, quiet, ours)
 }
 
-fn with_record(terms: &Terms, facts: &ServerFacts, record: &ServerRecord, ours: String) -> Decision {
+fn with_record(terms: &Terms, facts: &ServerFacts, record: &ServerRecord, ours: RecordedTerms) -> Decision {
     // While settings are being adopted there may be leases of the old ones.
     let longest = longest_lease(terms, facts, Some(record));
     let (left, lingers) = (record.left(facts.now), lingering(terms, facts));
@@ -490,19 +550,20 @@ pub(crate) fn adopt(
         _ => decide(terms, facts, record),
     };
     let adopting = |next, acked| {
-        let settings = record.map_or_else(|| terms.to_string(), |record| record.settings.clone());
+        let settings = record.map_or_else(|| (*terms).into(), |record| record.settings.clone());
         let now = facts.now;
         // An open record of this process bounds all leases, and the master before it has stopped, if there was a guard.
         // Another one may be older than some of them.
         let is_current = |it: &ServerRecord| {
-            it.is_open && it.settings.contains("guard=on") && is_of_this_history(it, facts)
+            let guarded = it.settings.known().is_some_and(|terms| terms.mode == GuardMode::On);
+            it.is_open && guarded && is_of_this_history(it, facts)
         };
         let is_current = record.is_some_and(is_current);
         let (longest, lingers) = match is_current {
             true => (Duration::ZERO, Duration::ZERO),
             false => (longest_lease(terms, facts, record), lingering(terms, facts)),
         };
-        let longest = longest.max(max_ttl_of(&settings));
+        let longest = longest.max(settings.longest_lease());
         let quiet = lingers.max(record.map_or(Duration::ZERO, |record| record.quiet(now)));
         let left = record.map_or(Duration::ZERO, |record| record.left(now));
         let wait = left.max(longest + lingers);
@@ -510,10 +571,10 @@ pub(crate) fn adopt(
     };
     match decision {
         // Without a guard nobody waits for anything.
-        Decision::Refuse(ClientRefusal::Mismatch { ours, .. }) if !is_on => {
-            write(Why::Unguarded, Duration::ZERO, Duration::ZERO, ours)
+        Decision::Refuse(ClientRefusal::Mismatch { .. }) if !is_on => {
+            write(Why::Unguarded, Duration::ZERO, Duration::ZERO, (*terms).into())
         }
-        Decision::Refuse(ClientRefusal::Mismatch { ours, .. }) => adopting(Some(ours), facts.acked),
+        Decision::Refuse(ClientRefusal::Mismatch { .. }) => adopting(Some((*terms).into()), facts.acked),
         refused @ Decision::Refuse(ClientRefusal::NotMaster) => refused,
         _ if is_alone && is_on => adopting(record.and_then(|record| record.next.clone()), None),
         other => other,

@@ -28,7 +28,7 @@ fn facts() -> ServerFacts {
 }
 
 fn record() -> ServerRecord {
-    let (run_id, replid, settings) = ("run".into(), "history".into(), terms(GuardMode::On).to_string());
+    let (run_id, replid, settings) = ("run".into(), "history".into(), terms(GuardMode::On).into());
     let (ready, wait, renews) = (Duration::ZERO, MAX + LINGER, Duration::ZERO);
     ServerRecord { run_id, replid, ready, wait, renews, settings, next: None, acked: None, is_open: true }
 }
@@ -140,7 +140,7 @@ fn what_is_known_of_the_replicas_is_kept_by_all_but_a_promoted_server() {
 #[test]
 fn adopting_takes_the_replicas_that_are_there_for_all_there_are() {
     let lonely = ServerRecord { acked: Some(NOW - MAX), ..record() };
-    let settings = terms(GuardMode::On).to_string();
+    let settings = terms(GuardMode::On).into();
     let adopted =
         Decision::Write { why: Why::Adopting, wait: MAX, quiet: NONE, settings, next: None, acked: None };
     assert_eq!(adopt(&terms(GuardMode::On), &facts(), Some(&lonely), Adopt::Settings), adopted);
@@ -192,7 +192,7 @@ fn a_history_that_was_forgotten_keeps_a_wait_that_had_begun() {
 #[test]
 fn a_promotion_is_remembered_for_as_long_as_the_old_master_goes_on() {
     let short = Terms { max_ttl: Duration::from_secs(2), ..terms(GuardMode::On) };
-    let other = ServerRecord { run_id: "before".into(), settings: short.to_string(), ..record() };
+    let other = ServerRecord { run_id: "before".into(), settings: short.into(), ..record() };
     for (backlog_ttl, expected) in
         [(4, short.max_ttl + LINGER), (9, short.max_ttl + LINGER), (10, short.max_ttl)]
     {
@@ -303,7 +303,7 @@ fn larger() -> Terms {
 fn a_larger_max_ttl_is_served_under_the_smaller_one_and_a_smaller_one_is_refused() {
     let (larger, small) = (larger(), terms(GuardMode::On));
     assert_eq!(larger.served(&facts(), Some(&record())), Some(small));
-    let raised = ServerRecord { settings: larger.to_string(), ..record() };
+    let raised = ServerRecord { settings: larger.into(), ..record() };
     assert_eq!(small.served(&facts(), Some(&raised)), None);
     for other in [
         "guard=off",
@@ -318,7 +318,7 @@ fn a_larger_max_ttl_is_served_under_the_smaller_one_and_a_smaller_one_is_refused
     assert_eq!(decide(&larger, &facts(), Some(&record())), Decision::Open);
     let restarted = ServerFacts { run_id: "another".into(), ..facts() };
     match decide(&larger, &restarted, Some(&record())) {
-        Decision::Write { wait, settings, .. } => assert_eq!((wait, settings), (3 * MAX, small.to_string())),
+        Decision::Write { wait, settings, .. } => assert_eq!((wait, settings), (3 * MAX, small.into())),
         other => panic!("{other:?}"),
     }
 }
@@ -335,7 +335,7 @@ fn a_record_that_is_lost_in_a_rollout_is_written_as_it_was() {
         match decide(&terms, facts, None) {
             Decision::Write { wait, settings, .. } => {
                 let recorded = Terms { max_ttl, ..terms };
-                assert_eq!((wait, settings), (3 * MAX, recorded.to_string()));
+                assert_eq!((wait, settings), (3 * MAX, recorded.into()));
             }
             other => panic!("{other:?}"),
         }
@@ -347,8 +347,9 @@ fn a_record_that_is_lost_in_a_rollout_is_written_as_it_was() {
 fn a_larger_max_ttl_is_adopted_only_on_purpose() {
     let another = Terms { quorum: Some(5), ..larger() };
     for terms in [larger(), another] {
-        let (theirs, ours) = (record().settings, terms.to_string());
-        let refused = Decision::Refuse(ClientRefusal::Raise { theirs: theirs.clone(), ours: ours.clone() });
+        let theirs = record().settings;
+        let (shown, ours) = (theirs.to_string(), terms.to_string());
+        let refused = Decision::Refuse(ClientRefusal::Raise { theirs: shown, ours });
         assert_eq!(adopt(&terms, &facts(), Some(&record()), Adopt::Settings), refused);
         // The record of another process may be older than some leases.
         let before = ServerRecord { run_id: "before".into(), ..record() };
@@ -357,7 +358,7 @@ fn a_larger_max_ttl_is_adopted_only_on_purpose() {
             assert_eq!(renewals_wait(&facts(), Some(&record), &raised), NONE);
             match raised {
                 Decision::Write { wait, settings, next, .. } => {
-                    assert_eq!((wait, settings, next), (longest, theirs.clone(), Some(ours.clone())));
+                    assert_eq!((wait, settings, next), (longest, theirs.clone(), Some(terms.into())));
                 }
                 other => panic!("{other:?}"),
             }
@@ -388,8 +389,8 @@ fn a_raise_long_after_a_fail_over_ends_no_lease() {
 #[test]
 fn a_record_whose_settings_are_being_adopted_allows_the_leases_of_both() {
     let lowering = ServerRecord {
-        settings: larger().to_string(),
-        next: Some(terms(GuardMode::On).to_string()),
+        settings: larger().into(),
+        next: Some(terms(GuardMode::On).into()),
         is_open: false,
         ..record()
     };
@@ -444,7 +445,7 @@ fn a_quorum_of_another_size_is_refused_and_both_are_named() {
     let five = Terms { quorum: Some(5), ..terms(GuardMode::On) };
     assert_eq!(five.to_string(), "quorum=5 guard=on max_ttl=30s");
     assert_eq!(Terms { mode: GuardMode::Off, db: 2, ..five }.to_string(), "quorum=5 guard=off db=2");
-    let of_five = ServerRecord { settings: five.to_string(), ..record() };
+    let of_five = ServerRecord { settings: five.into(), ..record() };
     assert_eq!(decide(&five, &facts(), Some(&of_five)), Decision::Open);
     for quorum in [Some(3), None] {
         let other = Terms { quorum, ..five };
@@ -465,7 +466,7 @@ fn a_quorum_of_another_size_is_refused_and_both_are_named() {
 #[test]
 fn adopting_waits_for_the_longest_lease_of_either_settings() {
     let theirs = ServerRecord { settings: "guard=on max_ttl=1m".into(), ..record() };
-    let ours = terms(GuardMode::On).to_string();
+    let ours = RecordedTerms::Known(terms(GuardMode::On));
     let minute = Duration::from_secs(60);
     let adopting = adopt(&terms(GuardMode::On), &facts(), Some(&theirs), Adopt::Settings);
     assert_eq!(
@@ -540,7 +541,7 @@ fn adopting_shortens_no_wait() {
 
 #[test]
 fn without_a_guard_nothing_waits() {
-    let settings = terms(GuardMode::Off).to_string();
+    let settings = RecordedTerms::from(terms(GuardMode::Off));
     waits(GuardMode::Off, &facts(), None, (Why::Unguarded, NONE));
     let other = ServerRecord { run_id: "before".into(), settings: settings.clone(), ..record() };
     waits(GuardMode::Off, &facts(), Some(&other), (Why::Unguarded, NONE));
@@ -551,9 +552,9 @@ fn without_a_guard_nothing_waits() {
 /// L1, H4.5: without a guard leases may be of any length, and adopting one waits for the longest.
 #[test]
 fn adopting_a_guard_waits_for_the_longest_lease_there_may_be() {
-    let unguarded = ServerRecord { settings: terms(GuardMode::Off).to_string(), ..record() };
+    let unguarded = ServerRecord { settings: terms(GuardMode::Off).into(), ..record() };
     match adopt(&terms(GuardMode::On), &facts(), Some(&unguarded), Adopt::Settings) {
-        Decision::Write { wait, .. } => assert_eq!(wait, tenure_core::Timing::MAX_TTL),
+        Decision::Write { wait, .. } => assert_eq!(wait, Timing::MAX_TTL),
         other => panic!("{other:?}"),
     }
     match adopt(&terms(GuardMode::Off), &facts(), Some(&record()), Adopt::Settings) {
@@ -603,5 +604,30 @@ fn where_no_other_server_may_grant_renewals_go_on() {
     let facts = ServerFacts { is_promoted: false, ..promoted(Predecessor::Unknown, 1000) };
     for known in [None, Some(written_for("old", 0)), Some(written_for("run", 1020)), Some(open)] {
         assert_eq!(refused_for(&facts, known.as_ref()), Duration::ZERO, "{known:?}");
+    }
+}
+
+proptest::proptest! {
+    /// L1: the scripts compare texts. What is read from one is written as the very same text, and every term of it is known.
+    #[test]
+    fn terms_that_are_written_are_read_again(
+        is_on in proptest::bool::ANY,
+        ms in 1_000..600_000_u64,
+        db in 0..20_i64,
+        quorum in proptest::option::of(3..9_usize),
+    ) {
+        let mode = if is_on { GuardMode::On } else { GuardMode::Off };
+        let max_ttl = if is_on { Duration::from_millis(ms) } else { Timing::MAX_TTL };
+        let terms = Terms { mode, max_ttl, db, quorum };
+        proptest::prop_assert_eq!(RecordedTerms::from(&*terms.to_string()), RecordedTerms::Known(terms));
+    }
+
+    #[test]
+    fn any_other_text_is_foreign_and_stays_as_it_is(text in "(quorum=[0-9]* )?guard=(on|off)?( max_ttl=[0-9a-z ]*)?( db=[-0-9]*)?[a-z= ]*") {
+        let read = RecordedTerms::from(&*text);
+        proptest::prop_assert_eq!(read.to_string(), text.clone());
+        if let RecordedTerms::Known(terms) = read {
+            proptest::prop_assert_eq!(terms.to_string(), text);
+        }
     }
 }

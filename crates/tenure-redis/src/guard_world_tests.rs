@@ -182,8 +182,8 @@ impl Server {
             ready: NOW + TICK * u32::from(it.wait),
             wait: TICK * u32::from(it.wait),
             renews: NONE,
-            settings: terms(it.max).to_string(),
-            next: it.next.map(|max| terms(max).to_string()),
+            settings: terms(it.max).into(),
+            next: it.next.map(|max| terms(max).into()),
             acked: it.acked.map(ago),
             is_open: it.is_open,
         })
@@ -261,11 +261,11 @@ impl World {
         match decision {
             Decision::Write { wait, settings, next: adopting, acked, .. } => {
                 let wait = ticks(wait);
-                let max = |settings: &str| match settings.starts_with("guard=off") {
-                    true => served,
-                    false => ticks(max_ttl_of(settings)),
+                let max = |settings: &RecordedTerms| match settings {
+                    RecordedTerms::Known(terms) if terms.mode == GuardMode::On => ticks(terms.max_ttl),
+                    _ => served,
                 };
-                let settings = (max(&settings), adopting.as_deref().map(max));
+                let settings = (max(&settings), adopting.as_ref().map(max));
                 next.server(is_beside)?.write(wait, settings, acked);
                 if wait > 0 {
                     return Some(next);

@@ -18,6 +18,7 @@ use crate::{
     config::GuardMode,
     connection::Connection,
     error,
+    gate::{Gate, GateName},
     guard::{self, LOOK, Why, is_recent},
     record::{self, Fitness, described},
     script::Reply,
@@ -71,28 +72,6 @@ enum Refresh {
     LookAtReplicas,
 }
 
-/// What a request to a server is sent with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Gate {
-    /// As in [`Fitness::Fit`], or [`CLOSED`].
-    pub(crate) field: Arc<str>,
-    /// The longest lease that the server grants to this client through this gate.
-    pub(crate) max_ttl: Duration,
-}
-
-impl Gate {
-    pub(crate) fn closed() -> Self {
-        Self { field: Arc::from(CLOSED), max_ttl: Duration::ZERO }
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        *self.field == *CLOSED
-    }
-}
-
-/// The gate of a server that is not fit: none.
-const CLOSED: &str = "closed";
-
 impl Health {
     /// Checks the server.
     pub(crate) async fn check(
@@ -113,8 +92,8 @@ impl Health {
     pub(crate) fn gate(&self) -> Gate {
         let state = locked(&self.state);
         match &state.fitness {
-            Fitness::Fit(field) => state.gate(field.clone()),
-            _ => state.gate(Arc::from(CLOSED)),
+            Fitness::Fit(name) => state.gate(Some(name.clone())),
+            _ => state.gate(None),
         }
     }
 
@@ -159,14 +138,21 @@ impl Health {
     pub(crate) fn refute(&self, gate: &Gate) {
         let mut state = locked(&self.state);
         // Another one was learnt since.
-        if matches!(&state.fitness, Fitness::Fit(known) if Arc::ptr_eq(known, &gate.field)) {
+        if let (Fitness::Fit(known), Some(name)) = (&state.fitness, &gate.name)
+            && Arc::ptr_eq(known, name)
+        {
             state.fitness = Fitness::Unknown;
         }
     }
 
+    /// Its settings may have changed.
+    pub(crate) fn doubt(&self) {
+        locked(&self.state).fitness = Fitness::Unknown;
+    }
+
     /// Checks the server, whatever is known of it.
     pub(crate) async fn check_again(self: &Arc<Self>) -> Result<(), BackendError> {
-        locked(&self.state).fitness = Fitness::Unknown;
+        self.doubt();
         self.ensure_fit(FitFor::HandOff, self.shared.host.now()).await.map(drop)
     }
 
@@ -213,8 +199,8 @@ impl Health {
 }
 
 impl HealthState {
-    fn gate(&self, field: Arc<str>) -> Gate {
-        Gate { field, max_ttl: self.max_ttl }
+    fn gate(&self, name: Option<Arc<GateName>>) -> Gate {
+        Gate { name, max_ttl: self.max_ttl }
     }
 
     fn next_step(
@@ -234,8 +220,8 @@ impl HealthState {
             (Fitness::Unfit { renews: Some(at), .. }, FitFor::Renewal) => {
                 Err(no_renewal(place, at.remaining(now)))
             }
-            (Fitness::Unfit { .. }, _) => Ok(NextStep::GoOn(self.gate(Arc::from(CLOSED)))),
-            (Fitness::Fit(field), _) => Ok(NextStep::GoOn(self.gate(field.clone()))),
+            (Fitness::Unfit { .. }, _) => Ok(NextStep::GoOn(self.gate(None))),
+            (Fitness::Fit(name), _) => Ok(NextStep::GoOn(self.gate(Some(name.clone())))),
         }
     }
 

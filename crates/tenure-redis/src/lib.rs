@@ -8,6 +8,7 @@ mod config;
 mod connection;
 mod diagnose;
 mod error;
+mod gate;
 mod guard;
 mod health;
 mod hints;
@@ -24,6 +25,6 @@ mod value;
 pub use backend::Redis;
 pub use config::{Config, ConfigError, GuardMode, Topology};
 pub use guard::{
-    ClientRefusal, Decision, GRACE, LINGER, LOOK, Predecessor, ServerFacts, ServerRecord, Terms, Why, decide,
-    is_alone, is_recent, renewals_wait,
+    ClientRefusal, Decision, ForeignTerms, GRACE, LINGER, LOOK, Predecessor, RecordedTerms, ServerFacts,
+    ServerRecord, Terms, Why, decide, is_alone, is_recent, renewals_wait,
 };

@@ -17,9 +17,10 @@ use crate::{
     config::Topology,
     connection::Wire,
     error,
+    gate::GateName,
     guard::{
-        self, ClientRefusal, Decision, LINGER, LOOK, Predecessor, ServerFacts, ServerRecord, Terms, Why,
-        renewals_wait,
+        self, ClientRefusal, Decision, LINGER, LOOK, Predecessor, RecordedTerms, ServerFacts, ServerRecord,
+        Terms, Why, renewals_wait,
     },
     script::{Reply, number},
     sentinel,
@@ -32,9 +33,8 @@ const ROUNDS: usize = 8;
 /// Whether this client may be granted something over this connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Fitness {
-    /// With this gate, the field of the record that the scripts look up; a claim with another one is refused by
-    /// the script.
-    Fit(Arc<str>),
+    /// With this gate; a claim with another one is refused by the script.
+    Fit(Arc<GateName>),
     /// Not before then; and nothing is renewed until `renews`, if that is said, when it is to be checked
     /// again.
     Unfit { why: Why, until: Moment, renews: Option<Moment> },
@@ -45,7 +45,7 @@ pub(crate) enum Fitness {
 impl Fitness {
     /// Of a server without a record.
     pub(crate) fn always() -> Self {
-        Self::Fit(Arc::from("-"))
+        Self::Fit(Arc::new(GateName::bare("-")))
     }
 
     /// Nothing was granted.
@@ -71,8 +71,7 @@ impl Fitness {
 
     /// True if the server was found fit with another history of data than the one with this id.
     pub(crate) fn is_of_another_history(&self, replid: &str) -> bool {
-        let Self::Fit(text) = self else { return false };
-        text.split('.').nth(1).is_some_and(|known| !replid.starts_with(known))
+        if let Self::Fit(gate) = self { !gate.is_of_history(replid) } else { false }
     }
 }
 
@@ -115,7 +114,7 @@ pub(crate) async fn adopt(
     };
     let (wait, what) = match judge_by(shared, wire, place, rule).await {
         Ok(Judged { fitness: Fitness::Unfit { why, until, .. }, asked_for, .. }) => {
-            let replicas_only = why == Why::Adopting && asked_for != terms.to_string();
+            let replicas_only = why == Why::Adopting && asked_for != terms.into();
             if replicas_only {
                 locked(&shared.history).adopted_replicas = Some(until);
             }
@@ -145,7 +144,7 @@ pub(crate) struct Judged {
     /// The longest lease that the server grants to this client.
     pub(crate) max_ttl: Duration,
     /// The settings that the record asks for now.
-    asked_for: String,
+    asked_for: RecordedTerms,
 }
 
 /// Reads facts and record, judges them by this rule, and writes what was decided.
@@ -165,7 +164,7 @@ pub(crate) async fn judge_by(
         let served = terms.served(facts, record).unwrap_or(terms);
         let asked_for = match &decision {
             Decision::Write { settings, next, .. } => next.clone().unwrap_or_else(|| settings.clone()),
-            _ => served.to_string(),
+            _ => served.into(),
         };
         let judged = |fitness| Ok(Judged { fitness, max_ttl: served.max_ttl, asked_for });
         let unfit = |why, from: Moment, wait| Fitness::Unfit {
@@ -174,7 +173,13 @@ pub(crate) async fn judge_by(
             renews: (!refused_for.is_zero()).then(|| from + refused_for),
         };
         match decision {
-            Decision::Open => return judged(fit(shared, facts, gate_of(facts, &served.to_string()))),
+            Decision::Open => {
+                return judged(fit(
+                    shared,
+                    facts,
+                    GateName::of(&facts.run_id, &facts.replid, &served.into()),
+                ));
+            }
             Decision::Wait { why, wait } => {
                 return judged(unfit(why, shared.host.now(), wait));
             }
@@ -184,9 +189,9 @@ pub(crate) async fn judge_by(
             }
             Decision::Refuse(refusal) => return Err(refused(place, &refusal)),
             Decision::Write { why, wait, quiet, settings, next, acked } => {
-                let (now, gate) = (shared.host.now(), gate_of(facts, &settings));
-                let update = RecordUpdate { wait, quiet, settings: &settings, next: next.as_deref(), acked };
-                if !write(shared, wire, place, &reading, &gate, update).await? {
+                let (now, gate) = (shared.host.now(), GateName::of(&facts.run_id, &facts.replid, &settings));
+                let update = RecordUpdate { wait, quiet, settings: &settings, next: next.as_ref(), acked };
+                if !write(shared, wire, place, &reading, gate.as_str(), update).await? {
                     continue;
                 }
                 if record.is_none() && served.max_ttl < terms.max_ttl {
@@ -204,15 +209,9 @@ pub(crate) async fn judge_by(
     Err(Fitness::Unknown.refusal(place, shared.host.now()))
 }
 
-fn fit(shared: &RedisShared, facts: &ServerFacts, gate: String) -> Fitness {
+fn fit(shared: &RedisShared, facts: &ServerFacts, gate: GateName) -> Fitness {
     locked(&shared.history).found_fit(&facts.run_id);
-    Fitness::Fit(Arc::from(gate))
-}
-
-/// 16 digits of each id are 64 random bits: enough that no two are ever equal by chance.
-fn gate_of(facts: &ServerFacts, settings: &str) -> String {
-    let short = |id: &str| id.chars().take(16).collect::<String>();
-    format!("{}.{}.{settings}", short(&facts.run_id), short(&facts.replid))
+    Fitness::Fit(Arc::new(gate))
 }
 
 fn refused(place: &str, refusal: &ClientRefusal) -> BackendError {
@@ -328,8 +327,8 @@ fn parse_record(text: &str, acked: Option<Duration>, is_open: bool) -> Option<Se
     let mut fields = text.split('|').map(str::to_owned);
     let (run_id, replid) = (fields.next()?, fields.next()?);
     let ready = Duration::from_millis(fields.next()?.parse().ok()?);
-    let (settings, next) = (fields.next()?, fields.next()?);
-    let next = Some(next).filter(|n| !n.is_empty());
+    let (settings, next) = (fields.next()?.as_str().into(), fields.next()?);
+    let next = Some(next.as_str()).filter(|next| !next.is_empty()).map(Into::into);
     // Without it, the longest there may be.
     let wait = fields.next().and_then(|text| millis(&text)).unwrap_or(Timing::MAX_TTL + LINGER);
     let renews = fields.next().and_then(|text| millis(&text)).unwrap_or(ready);
@@ -340,8 +339,8 @@ fn parse_record(text: &str, acked: Option<Duration>, is_open: bool) -> Option<Se
 struct RecordUpdate<'a> {
     wait: Duration,
     quiet: Duration,
-    settings: &'a str,
-    next: Option<&'a str>,
+    settings: &'a RecordedTerms,
+    next: Option<&'a RecordedTerms>,
     acked: Option<Duration>,
 }
 
@@ -358,7 +357,7 @@ async fn write(
     let mut call = script.call(&[shared.config.record()]);
     call.arg(&judged.said).arg(&judged.recorded).arg(update.wait.as_millis().to_string()).arg(gate);
     call.arg(&judged.facts.run_id).arg(&judged.facts.replid);
-    call.arg(update.settings).arg(update.next.unwrap_or_default());
+    call.arg(update.settings.to_string()).arg(update.next.map(ToString::to_string).unwrap_or_default());
     call.arg(update.acked.map_or_else(String::new, |at| at.as_millis().to_string()));
     call.arg(update.quiet.as_millis().to_string());
     let answer = wire.eval(script, &call).await.map_err(|error| error::asked(place, error).1)?;

@@ -270,7 +270,7 @@ mod tests {
     fn judge(others: &[&[(&str, &str)]]) -> Predecessor {
         let (old, run) = ("old-run", "new-run");
         let survey = newest(vec![reply(1, 7, others.iter().map(|it| entry(it)).collect())], true).unwrap();
-        let (run_id, replid, settings) = (run.to_owned(), String::new(), String::new());
+        let (run_id, replid, settings) = (run.to_owned(), String::new(), "".into());
         let zero = Duration::ZERO;
         let facts = ServerFacts {
             run_id,

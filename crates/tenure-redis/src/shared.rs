@@ -9,6 +9,7 @@ use tenure_core::{Host, Moment, locked};
 
 use crate::{
     config::Config,
+    gate::GateName,
     guard::{ServerFacts, ServerRecord, Terms},
     keys::Counting,
     script::Scripts,
@@ -36,38 +37,26 @@ impl RedisShared {
     }
 
     /// How far the server has counted for us. Where each lock has its own counter, nothing is known of all.
-    pub(crate) fn known_through(&self, gate: &str) -> u64 {
+    pub(crate) fn known_through(&self, gate: &GateName) -> u64 {
         if self.config.counting() == Counting::One { self.watermark.through(gate) } else { 0 }
     }
 }
 
 /// The largest token that all handles of this process were granted by one run and history of a server.
 #[derive(Debug, Default)]
-pub(crate) struct TokenWatermark(Mutex<(Arc<str>, u64)>);
-
-/// Run and history of a gate, without its settings: those may change, and the counter goes on.
-fn run_of(gate: &str) -> &str {
-    gate.match_indices('.').nth(1).map_or(gate, |(end, _)| &gate[..end])
-}
-
-/// Mostly the gate is the very same.
-fn is_same_run(known: &str, gate: &str) -> bool {
-    known == gate || run_of(known) == run_of(gate)
-}
+pub(crate) struct TokenWatermark(Mutex<Option<(Arc<GateName>, u64)>>);
 
 impl TokenWatermark {
     /// Zero for another run or history: it counts for itself.
-    fn through(&self, gate: &str) -> u64 {
+    fn through(&self, gate: &GateName) -> u64 {
         let known = locked(&self.0);
-        if is_same_run(&known.0, gate) { known.1 } else { 0 }
+        known.as_ref().filter(|(known, _)| known.is_same_run(gate)).map_or(0, |(_, last)| *last)
     }
 
-    pub(crate) fn learn(&self, gate: &str, last: u64) {
-        let mut known = locked(&self.0);
-        if is_same_run(&known.0, gate) {
-            known.1 = known.1.max(last);
-        } else {
-            *known = (Arc::from(gate), last);
+    pub(crate) fn learn(&self, gate: &Arc<GateName>, last: u64) {
+        match &mut *locked(&self.0) {
+            Some((known, known_last)) if known.is_same_run(gate) => *known_last = last.max(*known_last),
+            known => *known = Some((gate.clone(), last)),
         }
     }
 }
@@ -148,8 +137,8 @@ mod tests {
             ready: large,
             wait: large,
             renews: Duration::ZERO,
-            settings: terms(large).to_string(),
-            next: Some(terms(small).to_string()),
+            settings: terms(large).into(),
+            next: Some(terms(small).into()),
             acked: None,
             is_open: false,
         };
@@ -162,17 +151,20 @@ mod tests {
 
     /// L1: what one run granted says nothing of another one, and a smaller token takes nothing back.
     #[test]
-    fn what_is_known_belongs_to_one_gate_and_grows() {
+    fn what_is_known_belongs_to_one_run_and_grows() {
+        let gate =
+            |run: &str, history: &str, settings: &str| Arc::new(GateName::of(run, history, &settings.into()));
+        let (a, b) = (gate("a", "x", "guard=off"), gate("b", "x", "guard=off"));
         let known = TokenWatermark::default();
-        let mut through = vec![known.through("a")];
-        for (gate, last) in [("a", 7), ("a", 5), ("b", 3)] {
+        let mut through = vec![known.through(&a)];
+        for (gate, last) in [(&a, 7), (&a, 5), (&b, 3)] {
             known.learn(gate, last);
             through.push(known.through(gate));
         }
-        assert_eq!((through, known.through("a")), (vec![0, 7, 7, 3], 0));
+        assert_eq!((through, known.through(&a)), (vec![0, 7, 7, 3], 0));
         // Settings that change under the same run and history change no counter.
-        known.learn("run.history.guard=on max_ttl=1s", 9);
-        let through = ["run.history.guard=on max_ttl=3s", "run.another.guard=on max_ttl=1s"];
-        assert_eq!(through.map(|gate| known.through(gate)), [9, 0]);
+        known.learn(&gate("a", "x", "guard=on max_ttl=1s"), 9);
+        let others = [gate("a", "x", "guard=on max_ttl=3s"), gate("a", "y", "guard=on max_ttl=1s")];
+        assert_eq!(others.map(|gate| known.through(&gate)), [9, 0]);
     }
 }
