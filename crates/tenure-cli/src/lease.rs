@@ -44,7 +44,7 @@ pub(crate) async fn lock(global: &Global, args: LockArgs) -> Result<u8, Stop> {
     let lock = locks.mutex(name).ttl(args.ttl.ttl()).label(caller());
     let lock = if let Some(owner) = args.owner { lock.owner(owner) } else { lock };
     let waiting = LockWait::new(global, &locks, name, args.conflict_exit_code);
-    let guard = waiting.acquire(lock, Budget(args.wait), &mut signals).await?;
+    let guard = waiting.acquire(lock, Budget::new(args.wait), &mut signals).await?;
     let (owner, ttl_ms) = (guard.owner().to_string(), args.ttl.ttl().as_millis());
     let lease = LeaseJson { name, owner, token: guard.token().get(), ttl_ms };
     let printed = view::try_print(&view::json(&lease));
@@ -151,12 +151,7 @@ pub(crate) async fn attach(global: &Global, args: Attach) -> Result<u8, Stop> {
     outlives_its_process(started.locks(), "another one cannot go on with it")?;
     refuse_of_a_run(global, &mut started, &name, owner).await?;
     started.may_linger()?;
-    let attached = match ask_to_attach(global, &mut started, &name, owner).await {
-        Err(stop) if started.must_shorten(&stop)? => {
-            ask_to_attach(global, &mut started, &name, owner).await?
-        }
-        answer => answer?,
-    };
+    let attached = ask_to_attach(global, &mut started, &name, owner).await?;
     let guards = attached.map_err(|error| match error {
         AcquireError::Gone => task.lost(gone(&name)),
         AcquireError::Config(error) => Stop::usage(error.to_string()).of(&name),

@@ -37,8 +37,8 @@ pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
     if let Some(code) = started.skip_early().await? {
         return Ok(code);
     }
-    let budget = Budget(if args.nonblock { Some(Duration::ZERO) } else { args.wait });
-    let guards = started.enter(budget, args.conflict_exit_code).await?;
+    let budget = Budget::new(if args.nonblock { Some(Duration::ZERO) } else { args.wait });
+    let guards = started.acquire(budget, args.conflict_exit_code).await?;
     match started.run(guards, async |_| Ok(())).await? {
         CommandEnd::Ended(code) => Ok(code),
         CommandEnd::Lost(line) => Err(task.lost(line)),
@@ -56,7 +56,7 @@ pub(crate) async fn lead(global: &Global, args: Lead) -> Result<u8, Stop> {
     let (name, supervisor) = (started.wanted.name().to_string(), Supervisor::of_this_process());
     supervisor.is_ready(&format!("campaigning for {name}"));
     loop {
-        let guards = started.enter_for_ever().await?;
+        let guards = started.acquire(Budget::PATIENT, exit::CONFLICT).await?;
         let term = election.term(started.wanted.first(&guards));
         supervisor.status(&format!("leading {name}, token {}", started.wanted.first(&guards).token()));
         term.announce().await;
@@ -94,8 +94,8 @@ pub(crate) struct Started<'a> {
     locks: Locker,
     wanted: LockNames,
     every: Option<Every<'a>>,
+    /// Those of the ttl that was asked for.
     stopping: Stopping,
-    ttl: Duration,
     /// How long it took to acquire the locks.
     waited: Duration,
     signals: Signals,
@@ -105,9 +105,9 @@ impl<'a> Started<'a> {
     pub(crate) async fn new(global: &'a Global, task: &'a Task, wanted: LockNames) -> Result<Self, Stop> {
         Scope::check(global.quiet)?;
         let locks = store::connect(global).await?;
-        let (ttl, stopping) = task.durations(&locks.promises())?;
+        let stopping = task.accepted_by(&locks.promises())?;
         let (every, waited, signals) = (None, Duration::ZERO, Signals::listen_for_command()?);
-        Ok(Self { global, task, locks, wanted, every, stopping, ttl, waited, signals })
+        Ok(Self { global, task, locks, wanted, every, stopping, waited, signals })
     }
 
     /// Refuses locks that the runs around this one hold.
@@ -117,7 +117,7 @@ impl<'a> Started<'a> {
 
     /// A lock with the settings of the task.
     pub(crate) fn set(&self, lock: Lock) -> Lock {
-        self.task.set(lock, (self.ttl, self.stopping))
+        self.task.set(lock, self.stopping)
     }
 
     /// The same with an interval, if one was named.
@@ -143,24 +143,26 @@ impl<'a> Started<'a> {
     }
 
     /// Waits for the locks.
-    async fn enter(&mut self, budget: Budget, conflict: u8) -> Result<Guards, Stop> {
-        self.acquire(budget, conflict, false).await
-    }
-
-    /// The same without a limit, however long the store fails.
-    async fn enter_for_ever(&mut self) -> Result<Guards, Stop> {
-        self.acquire(Budget(None), exit::CONFLICT, true).await
-    }
-
-    async fn acquire(&mut self, budget: Budget, conflict: u8, is_patient: bool) -> Result<Guards, Stop> {
+    async fn acquire(&mut self, budget: Budget, conflict: u8) -> Result<Guards, Stop> {
         let began = TokioHost.now();
-        self.take_default_ttl()?;
-        let guards = match self.ask(budget, conflict, is_patient).await {
-            Err(stop) if self.must_shorten(&stop)? => {
-                let left = budget.0.map(|budget| budget.saturating_sub(began.elapsed(TokioHost.now())));
-                self.ask(Budget(left), conflict, is_patient).await?
+        let Self { global, task, locks, wanted, stopping, signals, .. } = self;
+        let waiting = LockWait::new(global, locks, &*wanted, conflict).of_all(wanted.is_all());
+        // `--wait` and `-n` have their own end.
+        let every = self.every.as_ref().filter(|_| budget.limit.is_none());
+        let waited_enough = async {
+            match every {
+                Some(every) => every.waited_enough(locks, &task.label(), conflict).await,
+                None => pending().await,
             }
-            answer => answer?,
+        };
+        let set = |lock| task.set(lock, *stopping);
+        let guards = tokio::select! {
+            biased;
+            guards = wanted.acquire(locks, (&waiting, budget), set, signals) => guards?,
+            stop = waited_enough => {
+                drained(locks, LEAVE_PATIENCE, pending()).await;
+                return Err(stop);
+            }
         };
         self.waited = began.elapsed(TokioHost.now());
         if let Err(stop) = self.may_linger() {
@@ -185,48 +187,6 @@ impl<'a> Started<'a> {
         }
     }
 
-    /// True if the store refused the default ttl and has said that it grants less, as it does while a larger `max_ttl` is
-    /// rolled out. The shorter one is used from then on. The library would shorten it too, but the margins of the command
-    /// follow from the ttl.
-    pub(crate) fn must_shorten(&mut self, stop: &Stop) -> Result<bool, Stop> {
-        let refused = self.ttl;
-        if !stop.is_refused() || self.signals.is_asked() {
-            return Ok(false);
-        }
-        self.take_default_ttl()?;
-        Ok(self.ttl < refused)
-    }
-
-    /// Unless the ttl was named, it is what the store grants as far as is known.
-    pub(crate) fn take_default_ttl(&mut self) -> Result<(), Stop> {
-        (self.ttl, self.stopping) = self.task.durations(&self.locks.promises())?;
-        Ok(())
-    }
-
-    async fn ask(&mut self, budget: Budget, conflict: u8, is_patient: bool) -> Result<Guards, Stop> {
-        let Self { global, task, locks, wanted, ttl, stopping, .. } = self;
-        let waiting = LockWait::new(global, locks, &*wanted, conflict).of_all(wanted.is_all());
-        let waiting = if is_patient { waiting.for_ever() } else { waiting };
-        let set = |lock| task.set(lock, (*ttl, *stopping));
-        let asking = LockRequest { locks, waiting: &waiting, budget };
-        // `--wait` and `-n` have their own end.
-        let every = self.every.as_ref().filter(|_| budget.0.is_none());
-        let waited_enough = async {
-            match every {
-                Some(every) => every.waited_enough(locks, &task.label(), conflict).await,
-                None => pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            guards = wanted.acquire(asking, set, &mut self.signals) => guards,
-            stop = waited_enough => {
-                drained(locks, LEAVE_PATIENCE, pending()).await;
-                Err(stop)
-            }
-        }
-    }
-
     /// Runs the command after `before`, unless it is not due, and releases the locks.
     ///
     /// # Errors
@@ -239,10 +199,12 @@ impl<'a> Started<'a> {
         let since = TokioHost.now();
         let (first, name) = (self.wanted.first(&guard), self.wanted.held(&guard));
         let leases = self.wanted.leases(&guard);
+        let ttl = leases.iter().map(Lease::ttl).min().unwrap_or_default();
         let (name, place, quiet) = (name.as_str(), store::place(self.global), self.global.quiet);
         let is_verbose = self.global.verbose > 0 && !quiet;
-        let release = Release { locks: &self.locks, name, place, quiet, is_verbose, ttl: self.ttl };
-        let (task, stopping, waited, every) = (self.task, self.stopping, self.waited, self.every.as_ref());
+        let release = Release { locks: &self.locks, name, place, quiet, is_verbose, ttl };
+        let (task, waited, every) = (self.task, self.waited, self.every.as_ref());
+        let stopping = task.stopping_within(ttl, self.stopping);
         let turn = None;
         let mut held = LockedCommand {
             task,
@@ -383,11 +345,11 @@ impl LockNames {
     /// Waits until the lock or locks are held. `set` applies the settings of each lock.
     async fn acquire(
         &self,
-        asking: LockRequest<'_>,
+        locks: &Locker,
+        (waiting, budget): (&LockWait<'_>, Budget),
         set: impl Fn(Lock) -> Lock,
         signals: &mut Signals,
     ) -> Result<Guards, Stop> {
-        let LockRequest { locks, waiting, budget } = asking;
         let prepared = |lock| waiting.prepared(set(lock), budget);
         match self.how {
             How::One => {
@@ -413,13 +375,6 @@ impl fmt::Display for LockNames {
         let names: Vec<&str> = self.names.iter().map(LockName::as_str).collect();
         f.write_str(&names.join(if self.how == How::Any { " or " } else { ", " }))
     }
-}
-
-/// The parameters of a request.
-struct LockRequest<'a> {
-    locks: &'a Locker,
-    waiting: &'a LockWait<'a>,
-    budget: Budget,
 }
 
 /// The named lock, in the wanted mode.
@@ -829,8 +784,8 @@ impl Task {
         Stopping::new(self.hold.grace, self.ttl.unwrap_or_default().ttl()).map(drop)
     }
 
-    /// The named ttl, if the store accepts it, otherwise the default; and the durations of a stop with it.
-    fn durations(&self, promises: &Promises) -> Result<(Duration, Stopping), Stop> {
+    /// The durations of a stop with the named ttl or the default one, if the store accepts it.
+    fn accepted_by(&self, promises: &Promises) -> Result<Stopping, Stop> {
         let ttl = self.ttl.map_or_else(|| promises.default_ttl(), Timing::ttl);
         let linger = self.hold.linger.map_or(Duration::ZERO, Timing::ttl);
         if !linger.is_zero() && promises.end == EndOfGrant::Session {
@@ -842,7 +797,7 @@ impl Task {
             // While the store grants less than its URL says, the grace that was named must not be in the way.
             let is_shortened = self.ttl.is_none() && promises.served_ttl < promises.max_ttl;
             let most = if is_shortened { ttl / 3 } else { Duration::MAX };
-            return Ok((ttl, Stopping::new(self.hold.grace.map(|grace| grace.min(most)), ttl)?));
+            return Stopping::new(self.hold.grace.map(|grace| grace.min(most)), ttl);
         }
         let raise = promises
             .max_ttl_parameter
@@ -852,9 +807,17 @@ impl Task {
         Err(Stop::usage(format!("{flag}: {} accepts {max} at most{raise}", promises.backend)))
     }
 
+    /// The durations of a stop for a lease that was granted: while a larger `max_ttl` is rolled out, it may be shorter than
+    /// the default.
+    fn stopping_within(&self, ttl: Duration, asked_for: Stopping) -> Stopping {
+        let grace = self.hold.grace.map(|grace| grace.min(ttl / 3));
+        Stopping::new(grace, ttl).unwrap_or(asked_for)
+    }
+
     /// The lock under which it runs, with its settings.
-    fn set(&self, lock: Lock, (ttl, stopping): (Duration, Stopping)) -> Lock {
-        let lock = lock.ttl(ttl).label(self.label());
+    fn set(&self, lock: Lock, stopping: Stopping) -> Lock {
+        let lock = lock.label(self.label());
+        let lock = if let Some(ttl) = self.ttl { lock.ttl(ttl.ttl()) } else { lock };
         match self.hold.max_hold {
             // The limit of the command; the time to stop it comes on top.
             Some(max_hold) => lock.max_hold(max_hold.saturating_add(stopping.margin())),

@@ -25,23 +25,36 @@ use crate::{
     store, text,
 };
 
-/// How long to wait: zero asks once, `None` waits without a limit.
+/// How long to wait.
 #[derive(Clone, Copy)]
-pub(crate) struct Budget(pub(crate) Option<Duration>);
+pub(crate) struct Budget {
+    /// Zero asks once, `None` waits without a limit.
+    pub(crate) limit: Option<Duration>,
+    /// How long the store may fail in a row where there is no limit.
+    patience: Duration,
+}
 
 impl Budget {
+    /// Without a limit, however long the store fails.
+    pub(crate) const PATIENT: Self = Self { limit: None, patience: FOR_EVER };
+
+    /// Without a limit, it ends when the store has failed for a while.
+    pub(crate) fn new(limit: Option<Duration>) -> Self {
+        Self { limit, patience: STORE_PATIENCE }
+    }
+
     /// Acquires within the time, or without a limit.
     pub(crate) async fn of<G, W>(
         self,
-        for_ever: impl Future<Output = Result<G, AcquireError>>,
+        unlimited: impl Future<Output = Result<G, AcquireError>>,
         within: impl FnOnce(Duration) -> W,
     ) -> Result<G, AcquireError>
     where
         W: Future<Output = Result<G, AcquireError>>,
     {
-        match self.0 {
-            Some(budget) => within(budget).await,
-            None => for_ever.await,
+        match self.limit {
+            Some(limit) => within(limit).await,
+            None => unlimited.await,
         }
     }
 }
@@ -55,8 +68,6 @@ pub(crate) struct LockWait<'a> {
     is_all: bool,
     quiet: bool,
     conflict: u8,
-    /// How long the store may fail in a row if the wait for the lock has no end; `None`: without a limit.
-    patience: Option<Duration>,
     progress: Progress,
     started: Moment,
     /// Where the store is, for messages.
@@ -67,13 +78,8 @@ impl<'a> LockWait<'a> {
     pub(crate) fn new(global: &Global, locks: &'a Locker, what: impl ToString, conflict: u8) -> Self {
         let (progress, started, place) = (Progress::new(), TokioHost.now(), store::place(global));
         let what = what.to_string();
-        let (is_all, quiet, patience) = (false, global.quiet, Some(STORE_PATIENCE));
-        Self { locks, what, is_all, quiet, conflict, patience, progress, started, place }
-    }
-
-    /// The same, however long the store fails.
-    pub(crate) fn for_ever(self) -> Self {
-        Self { patience: None, ..self }
+        let (is_all, quiet) = (false, global.quiet);
+        Self { locks, what, is_all, quiet, conflict, progress, started, place }
     }
 
     /// It waits for several locks, one after the other.
@@ -84,7 +90,7 @@ impl<'a> LockWait<'a> {
     /// The lock to request, with its progress connected.
     pub(crate) fn prepared(&self, lock: Lock, budget: Budget) -> Lock {
         let lock = lock.progress(&self.progress);
-        if budget.0.is_none() { lock.patience(self.patience.unwrap_or(FOR_EVER)) } else { lock }
+        if budget.limit.is_none() { lock.patience(budget.patience) } else { lock }
     }
 
     /// Acquires within `budget`, or without a limit. A signal ends the wait and leaves no waiter behind.
@@ -105,7 +111,6 @@ impl<'a> LockWait<'a> {
         signals: &mut Signals,
         acquire: impl Future<Output = Result<G, AcquireError>>,
     ) -> Result<G, Stop> {
-        let budget = budget.0;
         let shown = spin(self.quiet, || self.message(budget));
         let troubles = announce(self.quiet, || self.trouble(budget), |trouble| self.notice(trouble));
         let said = async {
@@ -137,7 +142,7 @@ impl<'a> LockWait<'a> {
         drained(self.locks, patience, signals.asked_to_end()).await;
     }
 
-    fn stop(&self, error: &AcquireError, budget: Option<Duration>) -> Stop {
+    fn stop(&self, error: &AcquireError, budget: Budget) -> Stop {
         if let (AcquireError::TimedOut { .. }, true) = (error, self.quiet) {
             return Stop::new(self.conflict, "");
         }
@@ -145,14 +150,14 @@ impl<'a> LockWait<'a> {
     }
 
     /// Another owner holds the lock: the length of the wait, the holder, and what to do.
-    fn held(&self, error: &AcquireError, budget: Option<Duration>) -> String {
+    fn held(&self, error: &AcquireError, budget: Budget) -> String {
         let AcquireError::TimedOut { waited, ahead, holder } = error else { return String::new() };
         let holder = holder.as_ref().map(|holder| format!("held by {}", text::holder(holder)));
         let see = match self.progress.name() {
             Some(name) => format!("tenure show {}", text::word(name.as_str())),
             None => "tenure ls".to_owned(),
         };
-        if budget.is_some_and(|budget| budget.is_zero()) {
+        if budget.limit.is_some_and(|limit| limit.is_zero()) {
             let holder = holder.unwrap_or_else(|| "another owner has it, or waits for it".to_owned());
             return format!("not acquired: {holder}. Wait for it with -w 5m, or see {see}");
         }
@@ -179,7 +184,7 @@ impl<'a> LockWait<'a> {
                 Some((at, _)) => at.elapsed(now) >= QUEUED_LONG,
             };
             // A store that does not answer has a line of its own.
-            if is_due && self.trouble(None).is_none() {
+            if is_due && StoreTrouble::of(&self.progress, self.locks, &self.place).is_none() {
                 exit::warn(&self.queue());
                 said = Some((now, holder));
             }
@@ -187,7 +192,7 @@ impl<'a> LockWait<'a> {
     }
 
     /// The progress line.
-    fn message(&self, budget: Option<Duration>) -> String {
+    fn message(&self, budget: Budget) -> String {
         let mut line = self.queue();
         if let Some(trouble) = self.trouble(budget) {
             line += &format!(": {}", trouble.why);
@@ -227,13 +232,12 @@ impl<'a> LockWait<'a> {
     }
 
     /// Why the store makes this client wait, and when the wait ends.
-    fn trouble(&self, budget: Option<Duration>) -> Option<StoreTrouble> {
-        let end = match budget {
+    fn trouble(&self, budget: Budget) -> Option<StoreTrouble> {
+        let end = match budget.limit {
             Some(Duration::ZERO) => String::new(),
             Some(_) => "; giving up when --wait ends".to_owned(),
-            None => self.patience.map_or_else(String::new, |patience| {
-                format!("; giving up after {}", text::seconds(patience))
-            }),
+            None if budget.patience == FOR_EVER => String::new(),
+            None => format!("; giving up after {}", text::seconds(budget.patience)),
         };
         StoreTrouble::of(&self.progress, self.locks, &self.place).map(|trouble| trouble.until(&end))
     }

@@ -115,6 +115,12 @@ impl Lease {
         self.cell.remaining()
     }
 
+    /// How long the lease lasts after each renewal: the ttl that was asked for, or a shorter one if that was the default and
+    /// the store grants less at present.
+    pub fn ttl(&self) -> Duration {
+        self.cell.timing().ttl()
+    }
+
     /// Stores a memo with the lock and replaces an earlier one: up to 1 KiB of text that
     /// [`inspect`](crate::Locker::inspect) shows to every client. It outlives the lease: for example the
     /// address of a holder, or when a job ran last.
