@@ -32,7 +32,7 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// A way to the file that `config` names; its leases are counted by `host`.
+    /// A handle of the file that `config` names. Its leases end by the clock of `host`.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         Self::sharing(config.absolute(), host, Notifier::default())
     }
@@ -46,7 +46,7 @@ impl Sqlite {
         InUse::of(&self.store)
     }
 
-    /// Reads ledgers from one snapshot of a file that may not be there yet.
+    /// Reads ledgers from one snapshot of the file; returns `nothing` if there is no file yet.
     fn read<A>(
         &self,
         nothing: A,
@@ -216,7 +216,7 @@ fn renew(store: &mut FileStore, grants: &[Grant]) -> Vec<Result<Renewal, Backend
         Ok(Some(answers)) => answers.into_iter().map(Ok).collect(),
         // The file is gone, and with it the lease.
         Ok(None) => grants.iter().map(|_| Ok(Renewal::Gone)).collect(),
-        // In parts: what the disk has room for in one transaction is not known.
+        // In halves: it is not known for how many renewals in one transaction the disk has room.
         Err(error) if grants.len() > 1 && error::lacks_room(&error) => {
             let (some, others) = grants.split_at(grants.len() / 2);
             [renew(store, some), renew(store, others)].concat()

@@ -4,7 +4,7 @@ use std::{fs, time::Duration};
 
 use tenure_core::{Host, Moment};
 
-/// Points in time in the file count on this clock; they mean nothing under another id.
+/// Points in time in the file are on this clock; they mean nothing under another id.
 pub(crate) struct LeaseClock {
     boot: Option<String>,
     /// By how much this process's boot clock is ahead of the machine's (a time namespace).
@@ -24,9 +24,9 @@ impl LeaseClock {
         Self { boot: boot.map(|id| id.trim().to_owned()).filter(|id| !id.is_empty()), shift: shift() }
     }
 
-    /// What is wrong if another process would count on another clock.
+    /// Why this clock is refused, if another process would count on another one.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
-        // Other systems have neither, and count by the wall clock.
+        // Other systems have neither boot ids nor time namespaces, and count by the wall clock.
         if self.boot.is_none() && cfg!(target_os = "linux") {
             return Some(
                 "the id of this boot cannot be read from /proc/sys/kernel/random, and without it leases cannot be counted: \
@@ -39,7 +39,7 @@ impl LeaseClock {
         )
     }
 
-    /// Whether the machine's clock is not the one that this process reads.
+    /// Whether this process reads another boot clock than the machine's.
     pub(crate) fn is_shifted(&self) -> bool {
         self.shift.is_some_and(|shift| shift != Shift::default())
     }
@@ -82,9 +82,9 @@ impl Shift {
     }
 }
 
-/// Of the time namespace of this process; `None` if what the kernel tells is about another one.
+/// The shift of this process's time namespace; `None` if the kernel shows that of another namespace.
 fn shift() -> Option<Shift> {
-    // What can be read are the offsets for children, which are in another namespace right after `unshare`.
+    // The kernel shows the offsets for children. Right after `unshare` these are in another namespace.
     let namespace = |name| fs::read_link(format!("/proc/self/ns/{name}")).ok();
     if namespace("time") != namespace("time_for_children") {
         return None;

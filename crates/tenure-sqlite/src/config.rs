@@ -16,7 +16,7 @@ pub use tenure_client::url::UrlError as ConfigError;
 /// Where the file is and how its queues behave. A URL fills it, or a program does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The file. A relative path counts from where the program is when it makes a backend of it.
+    /// The file. A relative path is resolved against the current directory when a program makes a backend.
     pub path: PathBuf,
     /// The rules of its queues.
     pub rules: Rules,
@@ -35,7 +35,7 @@ impl Config {
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let rest = url.strip_prefix("sqlite:").ok_or_else(|| bad("not a sqlite: URL"))?;
         let (path, query) = rest.rsplit_once('?').unwrap_or((rest, ""));
-        // For some tools the second name after `sqlite:` is a host, for others the first part of a relative path.
+        // For some tools the name after `sqlite://` is a host, for others the first part of a relative path.
         if path.strip_prefix("//").is_some_and(|rest| !rest.starts_with('/')) {
             return Err(bad(
                 "sqlite:// is read differently by every tool; write sqlite:/var/lib/app/locks.db",
@@ -56,7 +56,7 @@ impl Config {
         FORM.check(self)
     }
 
-    /// The URL that says the same.
+    /// The URL of this configuration.
     ///
     /// # Errors
     /// If the path is not UTF-8.

@@ -22,14 +22,14 @@ use crate::{
     volume::Volume,
 };
 
-/// Below this much free space the log, which has 4 MB when all is well, may not find its place.
+/// With less free space than this, the log may not find room. It has 4 MB normally.
 const LITTLE_SPACE: u64 = 16 << 20;
 /// The log has 4 MB normally. A reader with a long transaction makes it grow without limit.
 const LONG_LOG: u64 = 64 << 20;
-/// If the file vanishes, nothing is granted for the longest ttl that it ever granted: a longer one is a finding.
+/// If the file vanishes, nothing is granted for the longest ttl ever granted. One longer than this is a finding.
 const LONG_TTL: Duration = Duration::from_secs(600);
 
-/// Looks at the surroundings, then into the file, which is not made.
+/// Checks the directory and the file system, then the file. Does not create the file.
 pub(crate) fn diagnose(store: &mut FileStore) -> Result<Vec<Finding>, BackendError> {
     let path = store.config.path.clone();
     let is_there = store.reach(false)?;
@@ -59,7 +59,7 @@ struct DoctorFacts {
     folder: PathBuf,
     /// What the file is on.
     volume: Volume,
-    /// Our boot clock is not that of the machine.
+    /// This process's boot clock is not that of the machine.
     has_shifted_clock: bool,
     /// In bytes.
     free: Option<u64>,
@@ -73,14 +73,14 @@ struct DoctorFacts {
     closed: Duration,
     /// What SQLite found wrong.
     damage: Option<String>,
-    /// Locks that are stored in a form that is not ours.
+    /// The names of locks that are stored in a form that this version cannot read.
     foreign: BTreeSet<String>,
 }
 
 impl DoctorFacts {
     fn around(store: &FileStore) -> Self {
         let path = store.config.path.clone();
-        // SQLite's log lies where a link leads to.
+        // SQLite puts its log next to the target of a link.
         let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
         let folder = real.parent().unwrap_or(&real).to_owned();
         let metadata = fs::metadata(&folder).ok();
@@ -146,7 +146,7 @@ const CHECKS: [Check<DoctorFacts>; 9] = [
         let what =
             format!("every user may write to {folder}, and so delete the file, which ends every lease");
         let remedy = format!("give the directory to one group: chmod o-w {folder}");
-        // Without the sticky bit, a user who may write to a directory may delete every file in it.
+        // Without the sticky bit, a user with write permission on a directory may delete every file in it.
         found(file.mode? & 0o1002 == 0o0002, Warning, what, remedy)
     }),
     Check::new("longest ttl", |file| {
@@ -182,7 +182,7 @@ fn log_of(path: &Path) -> u64 {
     fs::metadata(name).map_or(0, |log| log.len())
 }
 
-/// From the answer of a check, in one line.
+/// The damage that a check reports, in one line.
 fn damage(check: &str) -> Option<String> {
     let lines: Vec<&str> = check.lines().filter(|line| !line.starts_with("***")).collect();
     (check != "ok").then(|| lines.join("; "))
@@ -204,7 +204,7 @@ fn foreign_names(
     Ok(names)
 }
 
-/// OK while locks are held: the guard beside the file remembers for how long nothing may be granted.
+/// OK while locks are held: the guard file next to the database records for how long nothing may be granted.
 fn start_anew(path: &Path) -> String {
     let (path, guard) = (path.display(), GuardRecord::path(path));
     format!(

@@ -1,4 +1,4 @@
-//! The one place where SQLite's errors become ours.
+//! The one place where SQLite's errors become Tenure's.
 
 use std::{error::Error, path::Path};
 
@@ -25,23 +25,23 @@ impl From<LedgerError> for RowError {
     }
 }
 
-/// Before COMMIT nothing was applied: SQLite rolls back.
+/// An error before COMMIT: nothing was applied, because SQLite rolls back.
 pub(crate) fn before_commit(path: &Path, error: rusqlite::Error) -> BackendError {
     translate(path, error, Outcome::NotApplied)
 }
 
-/// COMMIT itself may have got through when it failed.
+/// A COMMIT that failed may have been applied.
 pub(crate) fn at_commit(path: &Path, error: rusqlite::Error) -> BackendError {
     translate(path, error, Outcome::Unknown)
 }
 
-/// What was granted is in the file, and too old to be believed.
+/// The grant is in the file, but it is too old to rely on.
 pub(crate) fn late(path: &Path) -> BackendError {
     let message = "this process was paused during a write, so the result is unknown; the request is repeated";
     BackendError::new(ErrorKind::TimedOut, Outcome::Unknown, message).with("file", path.display())
 }
 
-/// Whether a statement that is a transaction of its own was refused before anything was written.
+/// Whether a single-statement transaction was refused before anything was written.
 pub(crate) fn is_refusal(error: &rusqlite::Error) -> bool {
     let refusals = [
         ErrorCode::DatabaseBusy,
@@ -56,24 +56,24 @@ pub(crate) fn is_refusal(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code().is_some_and(|code| refusals.contains(&code)) || is_out_of_room(error)
 }
 
-/// SQLite has rolled back. A quota is told as a write that failed.
+/// SQLite has rolled back. It reports a quota as a write that failed.
 fn is_out_of_room(error: &rusqlite::Error) -> bool {
     let is_failed_write =
         error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_WRITE);
     is_failed_write || error.sqlite_error_code() == Some(ErrorCode::DiskFull)
 }
 
-/// What is left is for what is held.
+/// The room that is left is for the locks that are held.
 pub(crate) fn disk_full(path: &Path) -> BackendError {
     refused(path, ErrorKind::Unavailable, DISK_FULL)
 }
 
-/// Whether SQLite was refused room for what it had to write, and rolled back.
+/// Whether SQLite had no room for what it had to write, and rolled back.
 pub(crate) fn lacks_room(error: &BackendError) -> bool {
     error.source().and_then(|cause| cause.downcast_ref()).is_some_and(is_out_of_room)
 }
 
-/// It is committed, and perhaps lost by a power cut.
+/// The change is committed, but a power cut may lose it.
 pub(crate) fn not_flushed(path: &Path, error: std::io::Error) -> BackendError {
     BackendError::new(ErrorKind::Unavailable, Outcome::Unknown, IO_ERROR)
         .with("file", path.display())
@@ -82,7 +82,7 @@ pub(crate) fn not_flushed(path: &Path, error: std::io::Error) -> BackendError {
 
 fn translate(path: &Path, error: rusqlite::Error, outcome: Outcome) -> BackendError {
     let (kind, message) = match error.sqlite_error_code() {
-        // What is in the log of the transaction has no end, and counts for nothing.
+        // The log has no commit frame of this transaction, so SQLite ignores its other frames.
         Some(ErrorCode::DiskFull) => return disk_full(path).caused_by(error),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => return busy(path),
         Some(ErrorCode::ReadOnly) => {
@@ -92,7 +92,7 @@ fn translate(path: &Path, error: rusqlite::Error, outcome: Outcome) -> BackendEr
             (ErrorKind::Denied, "this user may not access the database file")
         }
         Some(ErrorCode::CannotOpen) => (ErrorKind::Denied, CANNOT_OPEN),
-        // The driver would say the same twice more.
+        // The driver's error would repeat this message twice.
         Some(ErrorCode::NotADatabase) => {
             return refused(
                 path,
@@ -112,7 +112,7 @@ fn translate(path: &Path, error: rusqlite::Error, outcome: Outcome) -> BackendEr
 pub(crate) fn io(path: &Path, what: &str, error: std::io::Error) -> BackendError {
     let kind = match error.kind() {
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => ErrorKind::Denied,
-        // Nobody makes it while we wait: a path like that is a mistake, and said at once.
+        // No process creates it during a wait: such a path is a mistake, and is reported immediately.
         std::io::ErrorKind::NotFound
         | std::io::ErrorKind::NotADirectory
         | std::io::ErrorKind::IsADirectory => ErrorKind::Invalid,

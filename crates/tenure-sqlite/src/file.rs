@@ -1,4 +1,4 @@
-//! Which file it is, where it lies, how it is made, and whether its names still lead to the files that are open.
+//! The files of a database: which they are, how they are made, and whether their names still lead to them.
 
 use std::{
     fs, io,
@@ -18,13 +18,13 @@ pub(crate) struct FileId {
     inode: u64,
 }
 
-/// A file as it stands at its name.
+/// The file at a name.
 pub(crate) struct FileFacts {
     pub(crate) file: FileId,
     changed: Changed,
 }
 
-/// When an inode last changed: seconds and nanoseconds. Nothing but a change of the inode sets it.
+/// When an inode last changed: seconds and nanoseconds. Only a change of the inode sets it.
 type Changed = (i64, i64);
 
 impl FileId {
@@ -40,7 +40,8 @@ impl FileId {
 }
 
 impl FileFacts {
-    /// Of the file at `path` now, if there is one. Opens nothing: closing a database file drops this process's locks on it.
+    /// The facts of the file at `path` now, if there is one. Opens nothing: closing a database file drops this process's
+    /// locks on it.
     pub(crate) fn of(path: &Path) -> Result<Option<Self>, BackendError> {
         match fs::metadata(path) {
             Ok(is) => Ok(Some(Self::from(&is))),
@@ -65,13 +66,13 @@ pub(crate) struct LogFiles {
 }
 
 impl LogFiles {
-    /// Those at their names now; `None` if one is missing.
+    /// The two files at their names now; `None` if one is missing.
     pub(crate) fn of(database: &Path) -> Result<Option<Self>, BackendError> {
         let (log, memory) = (FileId::of(&beside(database, "-wal"))?, FileId::of(&beside(database, "-shm"))?);
         Ok(log.zip(memory).map(|(log, memory)| Self { log, memory }))
     }
 
-    /// A number for these two: others have another one (64 bits of FNV-1a).
+    /// A number for these two files; other files have another one (64 bits of FNV-1a).
     pub(crate) fn number(self) -> u64 {
         let bytes = self.log.bytes().chain(self.memory.bytes());
         bytes
@@ -88,23 +89,23 @@ pub(crate) struct Names {
     folder: PathBuf,
     pub(crate) file: FileId,
     pub(crate) log_files: LogFiles,
-    /// The directory as it was when the names were last looked at, if a later change would show in its time.
+    /// The directory as it was when the names were last checked, if a later change would show in its time.
     seen: Option<(FileId, Changed)>,
     /// When the log last changed, as last seen.
     logged: Changed,
-    /// The guard file, as last seen. Each write of it is another file.
+    /// The guard file, as last seen. Each write of it makes another file.
     remembered: Option<(FileId, Changed)>,
-    /// The guard file has changed since it was read: other files may have stood here since then.
+    /// The guard file has changed since it was read: other files may have been at these names in between.
     pub(crate) is_unsure: bool,
 }
 
-/// What stands at the names.
+/// What is at the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileState {
     Ours,
     /// Another database, or none.
     OtherFile,
-    /// Our database, beside another log or another shared memory, or without them.
+    /// The open database, but with another log or another shared memory, or without them.
     OtherLog,
 }
 
@@ -126,13 +127,13 @@ impl Names {
         }
     }
 
-    /// Looks at the directory, and at the names if it has changed.
+    /// Checks the directory, and the names if the directory has changed.
     ///
-    /// Proof that this suffices: whatever makes a name lead elsewhere changes the directory, and with it its time. The
+    /// Proof that this suffices: a change that makes a name lead elsewhere changes the directory, and with it its time. The
     /// directory is remembered only if the log was written a step of the file system's clock after the directory last
-    /// changed, and that was known before the directory was looked at: so each change that is not in what was then read at
-    /// the names has another time, unless the clock is set back to that very step. (A mount over a name changes no directory,
-    /// but no process opens such a database.)
+    /// changed. That was known before the directory was read. So each change that the names did not yet show when they were
+    /// then read has another time. The only exception: the clock is set back to that very step. (A mount over a name changes
+    /// no directory, but no process opens such a database.)
     pub(crate) fn look(&mut self) -> Result<FileState, BackendError> {
         let folder = FileFacts::of(&self.folder)?.map(|is| (is.file, is.changed));
         if folder.is_some() && folder == self.seen {
@@ -166,19 +167,19 @@ fn is_a_step_later(later: Changed, sooner: Changed) -> bool {
     (later.0 - sooner.0).saturating_mul(NANOS).saturating_add(later.1 - sooner.1) > step
 }
 
-/// Whether there is a write-ahead log beside the database with anything in it.
+/// Whether the database has a write-ahead log that is not empty.
 pub(crate) fn has_log(database: &Path) -> bool {
     fs::metadata(beside(database, "-wal")).is_ok_and(|log| log.len() > 0)
 }
 
-/// Of the files that SQLite keeps beside the database.
+/// The path of one of the files that SQLite keeps next to the database.
 pub(crate) fn beside(database: &Path, part: &str) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(part);
     name.into()
 }
 
-/// SQLite keeps its log beside the name by which it opened a file.
+/// Refuses a file with several names or mounts: SQLite keeps its log next to the name by which it opened the file.
 pub(crate) fn refuse_second_worlds(path: &Path) -> Result<(), BackendError> {
     if has_other_names(path) {
         let message = "the database file has several names (hard links), and each would have locks of its own; keep \
@@ -193,13 +194,13 @@ pub(crate) fn refuse_second_worlds(path: &Path) -> Result<(), BackendError> {
     Ok(())
 }
 
-/// Whether the file has other names: SQLite would keep a log for each, and we a guard, and none would see the other's.
+/// Whether the file has other names. Each would have its own log and guard file, unseen by users of the others.
 fn has_other_names(database: &Path) -> bool {
     fs::metadata(database).is_ok_and(|file| file.is_file() && file.nlink() > 1)
 }
 
-/// Whether the path is a symbolic link: the guard file would be beside the link, and not be seen by a program that uses
-/// the file's own name. A link in the way to its directory makes no difference.
+/// Whether the path is a symbolic link. The guard file would be next to the link, where a program that uses the file's own
+/// name does not see it. A link in the path of the directory makes no difference.
 pub(crate) fn is_link(database: &Path) -> bool {
     fs::symlink_metadata(database).is_ok_and(|file| file.is_symlink())
 }
@@ -220,7 +221,7 @@ fn is_mounted(_database: &Path) -> io::Result<bool> {
 #[cfg(target_os = "linux")]
 fn mount(path: &Path) -> io::Result<Option<String>> {
     use std::os::fd::AsRawFd;
-    // OK beside open connections: closing a descriptor that is only a path drops no lock of this process.
+    // OK while connections are open: closing a descriptor that is only a path drops no lock of this process.
     let flags = nix::fcntl::OFlag::O_PATH.bits();
     let place = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", place.as_raw_fd()))?;
@@ -241,10 +242,10 @@ pub(crate) fn create(path: &Path) -> Result<(), BackendError> {
     }
 }
 
-/// Deletes the log and the shared memory that an older file of this name left behind: processes that have that one open
-/// still use them. SQLite deletes a log beside a blank file, but not an empty one, and never the shared memory.
+/// Deletes the log and the shared memory that an older file of this name left behind. Processes that have the older file
+/// open still use them. SQLite deletes a log next to a blank file, but not an empty log, and never the shared memory.
 ///
-/// Only while the file is blank and both locks are held alone: SQLite's on the file, and ours on the folder.
+/// Only while the file is blank and both locks are exclusive: SQLite's on the file, and Tenure's on the directory.
 pub(crate) fn remove_leftovers(path: &Path) -> Result<(), BackendError> {
     for part in ["-wal", "-shm"] {
         let stale = beside(path, part);
@@ -259,8 +260,8 @@ pub(crate) fn remove_leftovers(path: &Path) -> Result<(), BackendError> {
 }
 
 const NANOS: i64 = 1_000_000_000;
-/// A kernel's clock for files goes on in steps that are no longer; nor are those of a file system, unless all its times are
-/// whole multiples of this: then they are no longer than two seconds.
+/// No step of a kernel's clock for files is longer than this. Nor is a step of a file system, unless all its times are whole
+/// multiples of this: then no step is longer than two seconds.
 const STEP: i64 = NANOS / 100;
 
 #[cfg(test)]

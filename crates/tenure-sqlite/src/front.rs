@@ -1,4 +1,4 @@
-//! `Front`: a lock as its rows hold it, with as much of its queue as a verb looks at.
+//! `Front`: a lock as it is in its rows, with the part of its queue that a verb needs.
 
 use rusqlite::{Connection, OptionalExtension, Row};
 use tenure_core::{LockName, Moment, OwnerId};
@@ -6,13 +6,13 @@ use tenure_ledger::{Ledger, Place, Rules, Unseen};
 
 use crate::{clock::micros, error::RowError, sql, unsigned::Unsigned};
 
-/// So many places are read at first: the next holder, the one behind it, and two in case these are dead.
+/// How many places are read at first: the next holder, the one behind it, and two in case these are dead.
 pub(crate) const FIRST_LOOK: usize = 4;
-/// If a verb wants to look further, it gets so many times more.
+/// If a verb needs more places, it gets this many times as many.
 pub(crate) const LOOK_FURTHER: usize = 8;
-/// Places ahead are counted up to here; further back, numbers tell how many they are at most.
+/// Places ahead are counted up to this many. Further back, the numbers show how many they are at most.
 const COUNTED: usize = 32;
-/// Behind so many a waiter looks rarely. Not more than are counted, so that it is the same as with the whole queue.
+/// Behind this many others a waiter polls rarely. Not more than are counted, so the result is that of the whole queue.
 pub(crate) const FAR: usize = COUNTED;
 
 /// The rows that are read of a lock.
@@ -26,7 +26,7 @@ pub(crate) struct LockQuery<'a> {
     pub(crate) places: usize,
 }
 
-/// The rows of a lock and the ledger they come to.
+/// The rows of a lock, and the ledger that they make up.
 pub(crate) struct Front {
     pub(crate) ledger: Ledger,
     /// False if the lock has no row.
@@ -35,7 +35,7 @@ pub(crate) struct Front {
     places: Vec<PlaceRow>,
     is_whole: bool,
     read_at_us: u64,
-    /// The last live place of the front that waits for a turn: a verb that leaves it there has not looked behind it.
+    /// The last live place of the front that waits for a turn. A verb that leaves it there has not read behind it.
     last_turn: Option<OwnerId>,
 }
 
@@ -44,7 +44,7 @@ struct LockRow {
     /// Without its queue.
     ledger: Ledger,
     row: Option<(bool, String)>,
-    /// False if nobody waits.
+    /// False if there is no waiter.
     has_places: bool,
 }
 
@@ -57,7 +57,7 @@ struct PlaceRow {
 /// The rows that a verb changed.
 #[derive(Debug, Default)]
 pub(crate) struct Edits {
-    /// Whether anybody holds or waits, and the holders and the fence, if that changed.
+    /// Whether there is a holder or a waiter, and the holders and the fence; `None` if all this is unchanged.
     row: Option<(bool, LedgerRow)>,
     /// The lock has no places afterwards.
     is_alone: bool,
@@ -69,7 +69,7 @@ pub(crate) struct Edits {
 }
 
 impl Front {
-    /// Reads a lock, with the front of its queue. Several statements: one snapshot must hold them together.
+    /// Reads a lock and the front of its queue, in several statements. The caller runs them in one snapshot.
     pub(crate) fn read(conn: &Connection, look: &LockQuery<'_>) -> Result<Self, RowError> {
         let LockRow { ledger, row, has_places } = LockRow::read(conn, look.name)?;
         let mut front = match has_places {
@@ -102,12 +102,12 @@ impl Front {
         Ok(Self { ledger, is_there, row, places, is_whole, read_at_us, last_turn })
     }
 
-    /// False if the verb that led to this ledger may have looked behind the front.
+    /// False if the verb that made this ledger may have needed places behind the front.
     pub(crate) fn suffices(&self, after: &Ledger) -> bool {
         self.is_whole || self.last_turn.is_some_and(|owner| after.has_place(owner))
     }
 
-    /// The writes that make the rows equal to this.
+    /// The writes that make the rows equal to this ledger.
     pub(crate) fn edits(&self, mut after: Ledger) -> Edits {
         let mut edits = Edits { is_new: !self.is_there, ..Edits::default() };
         let is_busy = !after.is_free();
@@ -115,7 +115,7 @@ impl Front {
         // OK because a verb never changes the order of the queue: it takes places out, and adds one at the end.
         let mut queue = after.take_queue().into_iter().peekable();
         for PlaceRow { number, owner, ends_us } in &self.places {
-            // One that is over is taken out, also if its owner takes a new one: that stands at the end.
+            // An expired place is removed, even if its owner takes a new one, which is at the end.
             let is_live = *ends_us > self.read_at_us;
             match queue.next_if(|place| is_live && place.owner() == *owner) {
                 None => edits.removed.push(*number),
@@ -130,7 +130,7 @@ impl Front {
         edits
     }
 
-    /// How much longer the place of the owner lives, if these are all the edits: then they can wait.
+    /// How many µs the owner's place still lasts, if the edits do no more than extend it: then they can wait.
     pub(crate) fn left_of_place(&self, edits: &Edits, owner: OwnerId, now: Moment) -> Option<u64> {
         let Edits { row: None, removed, kept, added, .. } = edits else { return None };
         if !removed.is_empty() || !added.is_empty() || kept.len() > 1 {
@@ -216,8 +216,8 @@ pub(crate) fn whole(conn: &Connection, name: &LockName) -> Result<Ledger, RowErr
     Ok(ledger.with_queue(places.into_iter().map(|(_, place)| place), Unseen::default()))
 }
 
-/// The state in this column. Bytes that are not UTF-8, which another program wrote, are replaced. The lock is then reported as
-/// damaged, with its name.
+/// The state in this column. Bytes that are not UTF-8, which another program wrote, are replaced. The lock is then reported
+/// as damaged, with its name.
 pub(crate) fn state(row: &Row<'_>, column: usize) -> rusqlite::Result<String> {
     Ok(String::from_utf8_lossy(row.get_ref(column)?.as_bytes()?).into_owned())
 }
@@ -242,7 +242,7 @@ fn read_places(
     Ok(places)
 }
 
-/// The places between the last place of the front and the own one, or the end of the queue.
+/// The places between the last place of the front and the owner's own one, or the end of the queue.
 fn unseen(conn: &Connection, look: &LockQuery<'_>, last: i64, own: Option<i64>) -> rusqlite::Result<Unseen> {
     let name = look.name.as_str();
     let until = match own {
@@ -261,7 +261,7 @@ fn unseen(conn: &Connection, look: &LockQuery<'_>, last: i64, own: Option<i64>) 
     };
     let counted = count(sql::COUNT_TURNS, COUNTED)?;
     let ahead = if counted < COUNTED { counted } else { between };
-    // Numbers have gaps where places were given up: only where they may mislead are the places themselves counted.
+    // Numbers have gaps where places were given up. The places themselves are counted only where gaps may mislead.
     let is_near_bound = own.is_none() && look.places + between >= look.rules.places_max;
     let places = if is_near_bound { count(sql::COUNT_PLACES, look.rules.places_max)? } else { 0 };
     Ok(Unseen { ahead, places })

@@ -1,10 +1,12 @@
-//! `GuardRecord`: a file beside the database, for the case that the database or its log vanishes.
+//! `GuardRecord`: a file next to the database, in case the database or its log vanishes.
 //!
-//! A log or a shared memory is lost if it was deleted or replaced beneath a process that has it open.
-//! Two processes would have two worlds in one file: two holders, and damage if both wrote into the file. So the file counts as
-//! a replaced one, and this is written into its guard by the first that sees it: a process that finds others at the names of
-//! those that it has open, or a newcomer that finds a process with others. The leases in the lost log have expired when the
-//! longest ttl has passed since then.
+//! A log or a shared memory is lost if it was deleted or replaced while a process has it open. Two processes would have two
+//! states of one file: two holders, and damage if both wrote into the file. So the file counts as replaced, and the first
+//! process that detects this writes it into the guard file:
+//! * a process that finds other files at the names of those that it has open, or
+//! * a newcomer that finds a process with other files open.
+//!
+//! When the longest ttl has passed since then, the leases in the lost log have expired.
 
 use std::{
     ffi::OsString,
@@ -26,7 +28,7 @@ use crate::{
     link::{Anchor, Others},
 };
 
-/// The content of `.NAME.guard`: what a new database at this path must know to wait for the leases of the old one.
+/// The content of `.NAME.guard`: what a process must know to wait for the leases of an old database at this path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct GuardRecord {
     pub(crate) world: String,
@@ -37,12 +39,12 @@ pub(crate) struct GuardRecord {
     pub(crate) lost_log: Option<LostLog>,
 }
 
-/// A log or a shared memory that was deleted or replaced beneath a process that had it open.
+/// A log or a shared memory that was deleted or replaced while a process had it open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum LostLog {
-    /// Seen at this point of the lease clock of this id; its leases are yet to be waited for.
+    /// Seen at this point of the lease clock of this id; its leases are still to be waited for.
     Seen { clock: String, at_us: u64 },
-    /// They are waited for in the one of this number: a process that has the old one open is passed over.
+    /// Its leases are waited for in the log of this number. A process that has the lost log open is ignored.
     WaitedFor { number: u64 },
 }
 
@@ -54,17 +56,17 @@ impl GuardRecord {
         database.with_file_name(name)
     }
 
-    /// Whether both speak of the same file.
+    /// Whether both are of the same file.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
         self.world == other.world && self.file == other.file
     }
 
-    /// Whether no log was lost but one that is waited for beside the log of this number.
+    /// Whether no log was lost, or only one whose leases are waited for in the log of this number.
     pub(crate) fn knows_log(&self, number: u64) -> bool {
         self.lost_log.as_ref().is_none_or(|lost| *lost == LostLog::WaitedFor { number })
     }
 
-    /// Whether it has remembered so long a ttl.
+    /// Whether it has recorded a ttl of this length or more.
     pub(crate) fn covers(&self, ttl: Duration) -> bool {
         millis(ttl) <= self.max_ttl_ms
     }
@@ -77,20 +79,20 @@ impl GuardRecord {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(error::io(&path, "cannot read the guard file", e)),
         };
-        // What is wrong with it is not said: it may be a file of somebody else.
+        // What is wrong with it is not reported: the file may belong to another program.
         serde_json::from_slice(&text).map(Some).map_err(|_| {
             let message = "the guard file is not what tenure writes; remove it once no lease can be alive";
             error::refused(&path, ErrorKind::Corrupt, message)
         })
     }
 
-    /// Replaces it as a whole. Only under the lock of the folder, while the database at the path is the one it speaks
-    /// of, so that two processes do not undo each other.
+    /// Replaces the file as a whole. Only under the lock of the directory, while the database at the path is the one of this
+    /// record. Otherwise two processes may undo each other's writes.
     pub(crate) fn write(&self, database: &Path, host: &dyn Host) -> Result<(), BackendError> {
         let path = Self::path(database);
         let mut bits = [0; 8];
         host.random(&mut bits);
-        // A name that nobody can plant or leave behind.
+        // A name that no process can plant or leave behind.
         let draft = path.with_extension(format!("guard.{:016x}", u64::from_be_bytes(bits)));
         let text = serde_json::to_string(self).expect("BUG: a guard is plain data");
         let put = || {
@@ -98,11 +100,11 @@ impl GuardRecord {
             let written = file
                 .write_all(text.as_bytes())
                 .and_then(|()| share_as(&file, database))
-                // Else a power cut may leave an empty one.
+                // Otherwise a power cut may leave an empty file.
                 .and_then(|()| file.sync_all())
                 .and_then(|()| fs::rename(&draft, &path));
             written.inspect_err(|_| {
-                // Ours: it was made above.
+                // OK because it was made above.
                 let _ = fs::remove_file(&draft);
             })
         };
@@ -115,9 +117,9 @@ impl GuardRecord {
 pub(crate) enum Precaution {
     /// Nothing.
     Known,
-    /// To forget one that was waited for: the log that stood there then has been tidied up since.
+    /// Forget a log that was waited for: the log that was then at the name has been cleaned up since.
     Forget,
-    /// To wait for its leases.
+    /// Wait for the leases of a lost log.
     Lost,
 }
 
@@ -131,13 +133,13 @@ pub(crate) fn judge(guard: &GuardRecord, others: Others) -> Precaution {
     }
 }
 
-/// Whether this process has the file open beside another log or shared memory than those at their names.
+/// Whether this process has the file open with another log or shared memory than those at their names.
 pub(crate) fn is_other_log_open(path: &Path, file: FileId) -> Result<bool, BackendError> {
     let Some(open) = Anchor::opened(file) else { return Ok(false) };
     Ok(LogFiles::of(path)? != Some(open))
 }
 
-/// Writes down that the log of this file was lost, unless that is known. Only under the exclusive lock of the folder.
+/// Records that the log of this file was lost, unless that is known. Only under the exclusive lock of the directory.
 pub(crate) fn remember_lost_log(
     path: &Path,
     file: FileId,
@@ -158,7 +160,7 @@ pub(crate) fn remember_lost_log(
     GuardRecord { lost_log: Some(seen), ..guard }.write(path, host)
 }
 
-/// Refuses while a process may be in the midst of a write to the lost log.
+/// Refuses while a process may be in the middle of a write to the lost log.
 pub(crate) fn must_be_settled(path: &Path, host: &dyn Host, clock: &LeaseClock) -> Result<(), BackendError> {
     let seen = GuardRecord::read(path)?.and_then(|guard| seen_at(&guard, clock));
     let left = seen.unwrap_or_default().saturating_add(SETTLED).saturating_sub(clock.now(host).boot);
@@ -172,7 +174,7 @@ pub(crate) fn must_be_settled(path: &Path, host: &dyn Host, clock: &LeaseClock) 
     Err(error::refused(path, ErrorKind::Unavailable, message).retry_after(left.min(AGAIN)))
 }
 
-/// When it was seen, by this clock.
+/// When the loss was seen, on this clock.
 pub(crate) fn seen_at(guard: &GuardRecord, clock: &LeaseClock) -> Option<Duration> {
     match &guard.lost_log {
         Some(LostLog::Seen { clock: id, at_us }) if id == clock.id() => Some(Duration::from_micros(*at_us)),
@@ -183,23 +185,24 @@ pub(crate) fn seen_at(guard: &GuardRecord, clock: &LeaseClock) -> Option<Duratio
 /// The guard file has the permissions of the database, as SQLite's log has.
 fn share_as(file: &fs::File, database: &Path) -> io::Result<()> {
     let main = match fs::metadata(database) {
-        // It has just been deleted; who makes the next one looks at this file under the same rules.
+        // The database has just been deleted. The process that makes the next one checks this file under the same rules.
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         main => main?,
     };
     let is = file.metadata()?;
     if (main.uid(), main.gid()) != (is.uid(), is.gid()) {
-        // Only root may give a file away, and others only to a group of theirs; else it stays as it is.
+        // Only root may change the owner of a file. Others may only change the group, to one that they are in. Otherwise the
+        // file stays as it is.
         let _ = fchown(file, Some(main.uid()), Some(main.gid()))
             .or_else(|_| fchown(file, None, Some(main.gid())));
     }
     let is_same_group = file.metadata()?.gid() == main.gid();
-    // A group that the database does not have gets no more than everybody.
+    // A group other than the database's gets only the permissions of all users.
     let group = if is_same_group { main.mode() & 0o060 } else { (main.mode() & 0o006) << 3 };
     file.set_permissions(fs::Permissions::from_mode(0o600 | group | main.mode() & 0o006))
 }
 
-/// The text of a small file of its own, no link and nothing that one waits for.
+/// The text of a small file. Follows no link, and does not wait for a pipe.
 fn read_plain(path: &Path) -> io::Result<Vec<u8>> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let file = fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
@@ -208,10 +211,10 @@ fn read_plain(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// No guard has more bytes.
+/// No guard file has more bytes.
 const LONGEST: u64 = 4096;
-/// How long a newcomer writes nothing while a process has the lost log open. It looks at the names before it writes, and is
-/// in the midst of a write for no longer.
+/// How long a newcomer writes nothing while a process has the lost log open. That process checks the names before each
+/// write, and a write takes no longer than this.
 const SETTLED: Duration = Duration::from_secs(5);
-/// It may have noticed sooner.
+/// When to try again, because that process may notice sooner.
 const AGAIN: Duration = Duration::from_millis(50);

@@ -1,18 +1,18 @@
-//! `FileConnection`: a connection to the database, and what this process locks besides SQLite.
+//! `FileConnection`: a connection to the database, and the locks of this process other than SQLite's.
 //!
-//! `Anchor`: locks of this process on an open database that it loses by no close of another descriptor.
+//! `Anchor`: locks of this process on an open database. No close of another descriptor drops them.
 //!
-//! SQLite's own locks belong to the process, and any close of any descriptor of the file drops all of them: it is enough that
-//! the program copies its database (<https://sqlite.org/howtocorrupt.html>). Another process then takes itself for the last
-//! one, and deletes the log beneath us. Locks on an open file description (`F_OFD_SETLK`, Linux) have nothing to do with other
-//! descriptors. So each process has a read lock on the bytes that SQLite locks to delete a log, and to begin the shared memory
-//! anew; both are released only with its last connection.
+//! SQLite's own locks belong to the process, and any close of any descriptor of the file drops all of them. It is enough
+//! that the program copies its database (<https://sqlite.org/howtocorrupt.html>). Another process then treats itself as the
+//! last one, and deletes the log that this process has open. Locks on an open file description (`F_OFD_SETLK`, Linux) do not
+//! depend on other descriptors. So each process has read locks on the bytes that SQLite locks to delete a log, and to
+//! restart the shared memory. Both are released only with its last connection.
 //!
-//! A third one says which log and which shared memory this process has open: its place is their number. A newcomer that finds
-//! another number there knows that the log was deleted or replaced beneath an open connection, by `rm` or `rsync`.
+//! A third lock shows which log and which shared memory this process has open: its offset is their number. If a newcomer
+//! finds another number there, the log was deleted or replaced under an open connection, by `rm` or `rsync`.
 //!
-//! A fork shares the descriptions: the locks stay until parent and child have closed them. A command that is started gets none
-//! (`O_CLOEXEC`).
+//! A fork shares the descriptions: the locks stay until parent and child have closed them. A command that is started gets
+//! none (`O_CLOEXEC`).
 
 use std::{
     fs::{self, File, TryLockError},
@@ -33,15 +33,15 @@ use crate::{
     sql,
 };
 
-/// A connection whose end cannot hurt another file of the same name, and which no close of another descriptor hurts.
+/// A connection. Its close does not harm another file of the same name, and no close of another descriptor harms it.
 pub(crate) struct FileConnection {
     conn: Connection,
     database: PathBuf,
     /// The log, to be locked by each transaction that writes.
     log: Option<Arc<File>>,
-    /// Declared, and so dropped, after the connection, as is the lock.
+    /// Declared, and so dropped, after the connection, as is `lock`.
     anchor: Anchor,
-    /// Held while it is opened and while it is closed.
+    /// Held while the connection is opened and while it is closed.
     lock: Option<FolderLock>,
     keeps_log: bool,
 }
@@ -52,10 +52,10 @@ impl FileConnection {
         Self { conn, database, log: None, anchor, lock: Some(lock), keeps_log: false }
     }
 
-    /// Takes the locks that last as long as it is open. It has read something: SQLite has its log open.
+    /// Takes the locks that last as long as the connection. It must have read something, so that SQLite has its log open.
     pub(crate) fn hold(&mut self) -> Result<LogFiles, BackendError> {
         let log_files = self.anchor.hold(&self.database)?;
-        // SQLite locks nothing of this file: it may be closed at any time.
+        // SQLite has no locks on this file, so it may be closed at any time.
         self.log = Some(Arc::new(open_again(&beside(&self.database, "-wal"), log_files.log)?));
         Ok(log_files)
     }
@@ -64,23 +64,25 @@ impl FileConnection {
         self.anchor.others(&self.database)
     }
 
-    /// Taken before a transaction that writes begins. Never waits; `None` while another one writes.
+    /// Taken before a transaction that writes begins. Never waits; `None` while another transaction writes.
     pub(crate) fn write_lock(&self) -> Option<WriteLock> {
         let log = self.log.clone().expect("BUG: nothing is written before the locks are held");
         log.try_lock().is_ok().then(|| WriteLock(log))
     }
 
-    /// Moves the log into the database, so that the next transaction begins it anew. False if a reader needs it still, or if it
-    /// cannot be moved. No process writes during that time.
+    /// Moves the log into the database, so that the next transaction restarts the log. False if a reader still needs it, or
+    /// if it cannot be moved. No process writes during that time.
     pub(crate) fn move_log(&self, _lock: &WriteLock) -> bool {
         self.move_pages()
     }
 
-    /// The same without stopping those who write, or not at all: it flushes twice, and a flush may take longer than a lease.
-    /// SQLite before [`MOVES_BESIDE_WRITERS`] may lose what is written beside it (`README.md`), and so stops them.
+    /// The same, but other processes can write during the move. It flushes twice, and a flush may take longer than a lease.
+    /// SQLite before [`MOVES_BESIDE_WRITERS`] may lose what is written at the same time (`README.md`). With such a version,
+    /// the move stops writers, or is left out while another process writes.
     ///
-    /// If nothing was committed during the move, the next commit begins the log anew, and flushes its head under the lock. A
-    /// lease that is renewed that often never meets it; one that is renewed more rarely has a ttl of three times the move.
+    /// If nothing was committed during the move, the next commit restarts the log, and flushes its header under the lock. A
+    /// lease that is renewed at least once in that time never meets this flush. One that is renewed more rarely has a ttl of
+    /// three times the move.
     pub(crate) fn move_log_beside_writers(&self) {
         let is_safe = rusqlite::version_number() >= MOVES_BESIDE_WRITERS;
         let lock = if is_safe { None } else { self.write_lock() };
@@ -89,13 +91,13 @@ impl FileConnection {
         }
     }
 
-    /// What this connection has committed is on the disk after it. It holds no lock.
+    /// Afterwards, what this connection has committed is on the disk. Holds no lock.
     ///
     /// Proof. The commit wrote its frames into this very file, which no process deletes while it is held.
-    /// * The log was not begun anew since: its head was flushed before its first frame was written (and with it its name: the
-    ///   first flush of a log by a connection of SQLite flushes the directory). This flush adds all frames up to the commit.
-    /// * It was: SQLite does that only when each frame is in the database, and says so (`nBackfill`) only after it has flushed
-    ///   log and database, as each connection of ours does (`synchronous=NORMAL`, not `OFF`).
+    /// * If the log was not restarted since, its header was flushed before its first frame was written. So was its name: the
+    ///   first flush of a log by a connection of SQLite flushes the directory. This flush adds all frames up to the commit.
+    /// * If it was restarted: SQLite does that only when each frame is in the database. It records that (`nBackfill`) only
+    ///   after it has flushed log and database, as each connection of Tenure does (`synchronous=NORMAL`, not `OFF`).
     pub(crate) fn flush_log(&self) -> io::Result<()> {
         self.log.as_ref().expect("BUG: nothing is written before the locks are held").sync_data()
     }
@@ -106,12 +108,12 @@ impl FileConnection {
         moved.unwrap_or(false)
     }
 
-    /// It is open: others may come.
+    /// Ends the opening: other processes may open the file.
     pub(crate) fn opened(&mut self) {
         self.lock = None;
     }
 
-    /// Leaves its log where it is.
+    /// Closes the connection, and leaves its log where it is.
     pub(crate) fn close_beside_its_log(mut self) {
         self.keeps_log = true;
     }
@@ -131,8 +133,8 @@ impl Deref for FileConnection {
 }
 
 impl Drop for FileConnection {
-    /// The last connection moves its log into the database and deletes it, by name. Without the lock another file may have
-    /// come to life under that name since SQLite looked, and another log may stand there already: then all is left as it is.
+    /// The last connection moves its log into the database and deletes the log, by name. Without the lock, another file may
+    /// have appeared at that name since SQLite checked it, perhaps with another log. Then all files are left as they are.
     fn drop(&mut self) {
         self.lock = match self.lock.take() {
             Some(lock) => lock.alone(),
@@ -145,8 +147,8 @@ impl Drop for FileConnection {
     }
 }
 
-/// The right to write. SQLite's own lock for it is dropped if the program closes a descriptor of the shared memory:
-/// the next process wrote at the same time, and the first one's commit was gone. So there is another one, on the log
+/// The right to write. SQLite's own lock for it is dropped if the program closes a descriptor of the shared memory. Then the
+/// next process writes at the same time, and the commit of the first one is lost. So there is another lock, on the log
 /// (`flock`), which belongs to the description of this connection.
 pub(crate) struct WriteLock(Arc<File>);
 
@@ -157,8 +159,8 @@ impl Drop for WriteLock {
     }
 }
 
-/// The part that one connection has in it. Made before the connection, and dropped after it: with the last one the
-/// descriptors are closed, and that close drops SQLite's locks of this process.
+/// The share of one connection in an [`OpenDatabase`]. Made before the connection, and dropped after it. The last one closes
+/// the descriptors, and that close drops SQLite's locks of this process.
 pub(crate) struct Anchor {
     file: FileId,
     process: u32,
@@ -182,17 +184,17 @@ impl Anchor {
         anchor
     }
 
-    /// Which log and shared memory this process has open of that database, if any.
+    /// The log and the shared memory of that database that this process has open, if any.
     pub(crate) fn opened(file: FileId) -> Option<LogFiles> {
         let wanted = (file, std::process::id());
         locked(&ANCHORS).iter().find(|held| (held.file, held.process) == wanted)?.log_files
     }
 
-    /// Whether others have another log or another shared memory open than those at their names. Exact unless a process opens or
-    /// closes a database here at the same time.
+    /// Whether other processes have another log or another shared memory open than those at their names. Exact unless a
+    /// process opens or closes a database here at the same time.
     pub(crate) fn others(&self, path: &Path) -> Result<Others, BackendError> {
         self.with(|held| {
-            // First, because one of those that it finds may be making the log just now.
+            // First, because a process that this finds may be making the log at this moment.
             let first = match held.database(path)? {
                 Some(database) => {
                     platform::locked(database, Range::numbers()).map_err(|e| cannot_lock(path, e))?
@@ -211,7 +213,7 @@ impl Anchor {
         })
     }
 
-    /// Takes the locks. The connection must have read something: now SQLite has its log and its shared memory open.
+    /// Takes the locks. The connection must have read something, so that SQLite has its log and its shared memory open.
     fn hold(&self, path: &Path) -> Result<LogFiles, BackendError> {
         self.with(|held| {
             let there = LogFiles::of(path)?;
@@ -227,8 +229,8 @@ impl Anchor {
         })
     }
 
-    /// Before the connection is closed: whether SQLite may delete the log after it, which takes that this is the last
-    /// connection of this process, and that log the one at its name. The locks are given up then.
+    /// Before the connection is closed: whether SQLite may delete the log after it. This must be the last connection of this
+    /// process, and that log the one at its name. Then the locks are released.
     fn let_go(&self, path: &Path) -> bool {
         if self.process != std::process::id() {
             return false;
@@ -261,7 +263,7 @@ impl Drop for Anchor {
         let Some(at) = all.iter().position(|held| self.is(held)) else { return };
         all[at].connections -= 1;
         if all[at].connections == 0 {
-            // Closes them while no other thread opens this file.
+            // Closes the descriptors while no other thread opens this file.
             all.swap_remove(at);
         }
     }
@@ -270,23 +272,23 @@ impl Drop for Anchor {
 /// The first SQLite without its WAL-reset bug.
 const MOVES_BESIDE_WRITERS: i32 = 3_051_003;
 
-/// Who else has a database open.
+/// What other processes have open of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Others {
     /// The number of the log and the shared memory at their names, if they are there.
     pub(crate) number: Option<u64>,
-    /// A process has others open.
+    /// A process has another log or another shared memory open.
     pub(crate) are_elsewhere: bool,
 }
 
-/// What holds one database, for all connections of this process to it.
+/// The descriptors with the locks on one database, for all connections of this process to it.
 struct OpenDatabase {
     file: FileId,
     process: u32,
     connections: usize,
     database: Option<File>,
     memory: Option<File>,
-    /// Which ones are open, once the locks are held.
+    /// The log and the shared memory that are open, once the locks are held.
     log_files: Option<LogFiles>,
 }
 
@@ -294,7 +296,7 @@ struct OpenDatabase {
 static ANCHORS: Mutex<Vec<OpenDatabase>> = Mutex::new(Vec::new());
 
 impl OpenDatabase {
-    /// The description that has the locks on the database; none where there are no such locks.
+    /// The description that has the locks on the database; `None` where there are no such locks.
     fn database(&mut self, path: &Path) -> Result<Option<&File>, BackendError> {
         if self.database.is_none() && platform::ARE_THERE {
             self.database = Some(open_again(path, self.file)?);
@@ -306,7 +308,7 @@ impl OpenDatabase {
         if !platform::ARE_THERE {
             return Ok(());
         }
-        // Kept if a lock is refused: a close would drop SQLite's own.
+        // Kept open if a lock is refused, because a close would drop SQLite's own locks.
         if self.memory.is_none() {
             self.memory = Some(open_again(&beside(path, "-shm"), log_files.memory)?);
         }
@@ -319,9 +321,9 @@ impl OpenDatabase {
         platform::share(memory, Range::MEMORY).map_err(|e| cannot_lock(path, e))
     }
 
-    /// Not left to the close, which a forked child may delay for ever.
+    /// Not left to the close, which a forked child may delay indefinitely.
     fn unlock(&mut self, log_files: LogFiles) {
-        // Cannot fail: the locks are ours, and it is asked for less.
+        // Cannot fail: this process has the locks, and needs no more than those.
         if let Some(database) = &self.database {
             let _ = platform::unlock(database, Range::SHARED);
             let _ = platform::unlock(database, Range::number(log_files.number()));
@@ -332,7 +334,7 @@ impl OpenDatabase {
     }
 }
 
-/// A description of its own of this file, if it stands at the path.
+/// A separate description of this file, if it is at the path.
 fn open_again(path: &Path, file: FileId) -> Result<File, BackendError> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let opened = fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
@@ -355,21 +357,21 @@ fn cannot_lock(path: &Path, error: io::Error) -> BackendError {
 
 /// A lock on the directory itself, in which SQLite keeps its log.
 ///
-/// SQLite finds its log by name, so a file that takes another's place could be given the wrong one. A lock on the file
-/// does not help: each of the two has its own. Under this one, nobody of us makes a file, remembers one, or lets SQLite
-/// delete a log by its name while somebody else does.
+/// SQLite finds its log by name, so a file that takes the place of another one could get the wrong log. A lock on the file
+/// does not help: each of the two has its own. Under this lock, no process of Tenure makes a file, writes its guard, or lets
+/// SQLite delete a log by name while another one does.
 pub(crate) struct FolderLock {
     folder: File,
     is_exclusive: bool,
 }
 
 impl FolderLock {
-    /// For opening a file that is there and known. Never waits.
+    /// For opening a file that exists and is known. Never waits.
     pub(crate) fn shared(database: &Path) -> Result<Self, BackendError> {
         Self::take(database, false)
     }
 
-    /// For every change of the file at the path, or of files beside it. Never waits.
+    /// For every change of the file at the path, or of the files next to it. Never waits.
     pub(crate) fn exclusive(database: &Path) -> Result<Self, BackendError> {
         Self::take(database, true)
     }
@@ -379,7 +381,7 @@ impl FolderLock {
     }
 
     fn take(database: &Path, is_exclusive: bool) -> Result<Self, BackendError> {
-        // SQLite's log lies where a link leads to.
+        // SQLite puts its log next to the target of a link.
         let real = fs::canonicalize(database).unwrap_or_else(|_| database.to_owned());
         let folder = real.parent().unwrap_or(&real);
         let folder = File::open(folder).map_err(|e| error::cannot_lock(database, e))?;
@@ -408,7 +410,7 @@ impl Drop for FolderLock {
     }
 }
 
-/// Bytes of a file. They need not be there to be locked.
+/// Bytes of a file. They need not exist to be locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     start: i64,
@@ -416,10 +418,10 @@ struct Range {
 }
 
 impl Range {
-    /// SQLite has a read lock on these bytes of a database that it has open, and locks them alone to delete its log
+    /// SQLite has a read lock on these bytes of a database that it has open. To delete its log it locks them exclusively
     /// (`SHARED_FIRST`, `SHARED_SIZE`).
     const SHARED: Self = Self { start: 0x4000_0002, length: 510 };
-    /// The same of the shared memory: a process that finds no lock there begins it anew (`UNIX_SHM_DMS`).
+    /// The same for the shared memory: a process that finds no lock there restarts it (`UNIX_SHM_DMS`).
     const MEMORY: Self = Self { start: 128, length: 1 };
 
     /// All numbers.
@@ -443,7 +445,7 @@ impl Range {
     }
 }
 
-/// Where numbers begin: SQLite locks nothing so far out.
+/// Where numbers begin: SQLite locks no bytes at such offsets.
 const NUMBERS: i64 = 1 << 62;
 const COUNT: i64 = 1 << 61;
 
@@ -494,7 +496,7 @@ mod platform {
     }
 }
 
-/// Here SQLite's own locks must do: the program must not close the database's files.
+/// Here SQLite's own locks must suffice: the program must not close the database's files.
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 mod platform {
     use std::{fs::File, io};

@@ -1,9 +1,9 @@
-//! Room on the disk, made in time: a full one refuses what needs more, and a lease that cannot be renewed ends.
+//! Room on the disk, made in time. A full disk refuses what needs more, and a lease that cannot be renewed ends.
 //!
-//! A renewal writes the log, which has room from the beginning, and then a page of the database that is there. A log that has used
-//! up its room is moved into the database, and begun anew (`FileStore::run`). So nothing in it may need a page that the
-//! database has not: new rows find free pages there, and once few are left, more are made before any is needed, or no new lock
-//! is taken. File systems that write nothing in place (btrfs, zfs) make no such room.
+//! A renewal writes the log, which has room from the beginning, and then a page that the database has already. A log that
+//! has used up its room is moved into the database, and restarted (`FileStore::run`). So nothing in the log may need a page
+//! that the database does not have. New rows use free pages. Once few are left, more are made before any is needed, or new
+//! locks are refused. File systems that write nothing in place (btrfs, zfs) make no such room.
 
 use std::{fs, io, os::unix::fs::OpenOptionsExt, path::Path};
 
@@ -16,7 +16,7 @@ use crate::{
     sql,
 };
 
-/// For a log that was just made, and in its database. What cannot be made is found by `doctor`: a disk that is nearly full.
+/// Makes room in a new log and in its database. A failure is ignored: `doctor` finds a disk that is nearly full.
 pub(crate) fn make(conn: &FileConnection, path: &Path) {
     let _ = lengthen(&beside(path, "-wal"));
     let Some(lock) = conn.write_lock() else { return };
@@ -31,9 +31,9 @@ pub(crate) fn is_tight(conn: &Connection) -> rusqlite::Result<bool> {
     Ok(free < FEW_PAGES)
 }
 
-/// Whether no more can be made. It must be known before they are needed, and so is said while there is some room: they are
-/// written twice, into the log and into the database, and a page that is only in the log needs its place in the database, too.
-/// Without that the log could not be moved, and no lease renewed.
+/// Whether no more pages can be made. This must be known before they are needed, and so is true while there is some room.
+/// Pages are written twice, into the log and into the database. A page that is only in the log needs its place in the
+/// database, too. Without that place the log could not be moved, and no lease renewed.
 pub(crate) fn is_full(conn: &Connection, path: &Path) -> rusqlite::Result<bool> {
     let (count, size): (i64, i64) = conn.query_row(sql::PAGES, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let (count, size) = (count.unsigned_abs(), size.unsigned_abs());
@@ -42,10 +42,10 @@ pub(crate) fn is_full(conn: &Connection, path: &Path) -> rusqlite::Result<bool> 
     Ok(path.parent().and_then(free).is_some_and(|free| free < needed))
 }
 
-/// Adds free pages. In no transaction. On a disk that is full there are none, and nothing else has changed.
+/// Adds free pages, outside a transaction. On a full disk it adds none, and changes nothing else.
 pub(crate) fn add_pages(conn: &FileConnection, lock: WriteLock) {
     let add = || {
-        // So they are written when they are deleted, into the log...
+        // With this, the pages are written when they are deleted, into the log...
         conn.execute_batch(sql::OVERWRITE_DELETED)?;
         conn.execute_batch(sql::MAKE_ROOM)
     };
@@ -59,7 +59,7 @@ pub(crate) fn add_pages(conn: &FileConnection, lock: WriteLock) {
     conn.move_log_beside_writers();
 }
 
-/// What SQLite has not written is none of its log. Nothing that is written is changed.
+/// Allocates room for the log. Bytes that SQLite has not written are not part of it; written bytes do not change.
 #[cfg(target_os = "linux")]
 fn lengthen(log: &Path) -> io::Result<()> {
     use nix::fcntl::{FallocateFlags, fallocate};
@@ -82,9 +82,9 @@ pub(crate) fn free(folder: &Path) -> Option<u64> {
     (fs.blocks() > 0).then(|| (blocks as u64).saturating_mul(fs.fragment_size() as u64))
 }
 
-/// Fewer than these are a reason to make more.
+/// If fewer pages than this are free, more are made.
 const FEW_PAGES: i64 = 16;
-/// In bytes: the renewals of some 240 leases, each on a page of its own. What needs more is divided (`backend.rs`).
+/// In bytes: the renewals of some 240 leases, each on a separate page. A larger batch is divided (`backend.rs`).
 const LOG: i64 = 1 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Opening the file: is it ours, is it new, is it the one we knew?
+//! Opening the file: is it Tenure's, is it new, is it the one in the guard?
 
 use std::{path::Path, time::Duration};
 
@@ -29,18 +29,18 @@ pub(crate) struct OpenFile {
     pub(crate) opens_us: u64,
 }
 
-/// What a file says of itself.
+/// What the table `meta` of a file contains.
 pub(crate) struct Meta {
     clock: String,
     pub(crate) world: String,
     pub(crate) opens_us: u64,
 }
 
-/// The file that is being opened, and the settings of its client.
+/// The file that is being opened, and the client's host and clock.
 struct FileOpening<'a> {
     path: &'a Path,
     file: FileId,
-    /// Those at their names before SQLite opened any.
+    /// The log and the shared memory that were at their names before SQLite opened any.
     log_files: Option<LogFiles>,
     host: &'a dyn Host,
     clock: &'a LeaseClock,
@@ -68,7 +68,7 @@ pub(crate) fn open(
     if let Some(refusal) = clock.refusal() {
         return Err(error::refused(path, ErrorKind::Unsupported, refusal));
     }
-    // Beside others, as long as there is nothing to change.
+    // At the same time as other processes, as long as there is nothing to change.
     let open_beside_others = || open_under(FolderLock::shared(path)?, path, host, clock);
     if let Some(open) = open_beside_others()? {
         return Ok(Some(open));
@@ -80,7 +80,7 @@ pub(crate) fn open(
     open_beside_others()?.map(Some).ok_or_else(|| replaced_meanwhile(path))
 }
 
-/// What is wrong with the SQLite of this number, as `sqlite3_libversion_number` says it.
+/// Why the SQLite of this version is refused. The number is that of `sqlite3_libversion_number`.
 fn refusal_of(linked: i32) -> Option<String> {
     let said = |number: i32| format!("{}.{}.{}", number / 1_000_000, number / 1000 % 1000, number % 1000);
     (linked < OLDEST_SQLITE).then(|| {
@@ -93,7 +93,7 @@ fn refusal_of(linked: i32) -> Option<String> {
     })
 }
 
-/// A failure on a file that has vanished, or whose log has, is worth another attempt.
+/// If the file or its log has vanished, a failure is worth another attempt.
 fn unless_replaced<'a>(opening: &FileOpening<'a>) -> impl Fn(BackendError) -> BackendError + 'a {
     let &FileOpening { path, file, log_files, .. } = opening;
     move |error| match (FileId::of(path), LogFiles::of(path)) {
@@ -103,7 +103,7 @@ fn unless_replaced<'a>(opening: &FileOpening<'a>) -> impl Fn(BackendError) -> Ba
     }
 }
 
-/// Answers `None` if that takes the exclusive lock.
+/// Opens the file under this lock; `None` if that needs the exclusive lock.
 fn open_under(
     lock: FolderLock,
     path: &Path,
@@ -119,12 +119,12 @@ fn open_under(
     let Some(file) = FileId::of(path)? else { return Err(replaced_meanwhile(path)) };
     let opening = FileOpening { path, file, log_files: LogFiles::of(path)?, host, clock };
     let anchor = Anchor::of(file);
-    // Two files that both have this name, one after the other, would meet in one log: a stranger is opened alone.
+    // Two files with this name, one after the other, would share a log: an unknown file is opened under the exclusive lock.
     let is_known = match GuardRecord::read(path).ok().flatten().filter(|guard| guard.file == file) {
         Some(guard) => has_known_log(&guard, &anchor, &opening, lock.is_exclusive())?,
         None => false,
     };
-    // A log is made alone, too, and left: which one a connection opens is certain only if it was there before.
+    // A log is made under it, too, and left: only if the log existed before is it certain which one a connection opens.
     if !lock.is_exclusive() && (!is_known || opening.log_files.is_none()) {
         return Ok(None);
     }
@@ -138,7 +138,8 @@ fn open_under(
     let mut conn = FileConnection::new(conn, path, anchor, lock);
     let settled = settle(&mut conn, &opening).map_err(unless_replaced(&opening))?;
     let Some((guard, log_files)) = settled else { return Ok(None) };
-    // Only now has SQLite surely opened it: was it this file? And newcomers see which log it has: was it this one until now?
+    // Only now is it certain that SQLite has opened it: was it this file? And newcomers now see which log it has: was it
+    // this one until now?
     if FileId::of(path)? != Some(file) || LogFiles::of(path)? != Some(log_files) {
         return Err(replaced_meanwhile(path));
     }
@@ -153,8 +154,8 @@ fn open_under(
     }))
 }
 
-/// Whether all processes that have this file open have the log that is at its name. If not, and we are alone, its loss is
-/// written down, and the file may be opened once no process can be writing to the lost log.
+/// Whether all processes that have this file open have the log that is at its name. If not, and this process has the
+/// exclusive lock, the loss is recorded. The file may be opened once no process can be writing to the lost log.
 fn has_known_log(
     guard: &GuardRecord,
     anchor: &Anchor,
@@ -162,7 +163,7 @@ fn has_known_log(
     is_alone: bool,
 ) -> Result<bool, BackendError> {
     let &FileOpening { path, file, host, clock, .. } = opening;
-    // SQLite would give this connection the shared memory that the others of this process have.
+    // SQLite would give this connection the shared memory that the other connections of this process have.
     if guard::is_other_log_open(path, file)? {
         return Err(replaced_meanwhile(path));
     }
@@ -177,8 +178,8 @@ fn has_known_log(
     Ok(verdict == Precaution::Known)
 }
 
-/// Makes the file ours if it is new, and compares it with what we remember. Answers `None` if something must be
-/// written, and we are not alone.
+/// Sets up a file that is new, and compares it with the guard. Returns `None` if something must be written, and this process
+/// does not have the exclusive lock.
 fn settle(
     conn: &mut FileConnection,
     opening: &FileOpening<'_>,
@@ -186,14 +187,14 @@ fn settle(
     let &FileOpening { path, file, clock, .. } = opening;
     let sqlite = |e| error::before_commit(path, e);
     conn.busy_timeout(Duration::ZERO).map_err(sqlite)?;
-    // Plans do not depend on the values of parameters. Else a cached statement is parsed again for each new value: a
-    // sixth of what a cycle costs.
+    // With this, plans do not depend on the values of parameters. Otherwise a cached statement is parsed again for each new
+    // value: a sixth of the cost of a cycle.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite)?;
-    // Another program's log is not ours to move into its file; one that only our reading makes is ours to remove.
+    // Tenure must not move another program's log into its file. A log that only this reading makes is removed.
     let keep_log =
         |keep| conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep).map_err(sqlite);
     keep_log(has_log(path))?;
-    // Before anything is read: reading in WAL mode makes files beside it.
+    // Before anything is read, because reading in WAL mode makes files next to the database.
     if conn.is_readonly(rusqlite::MAIN_DB).map_err(sqlite)? {
         return Err(error::refused(
             path,
@@ -220,7 +221,8 @@ fn settle(
     }
     // A log that grew because of a long reader is truncated after the reader has ended.
     conn.execute_batch("PRAGMA journal_size_limit = 4194304").map_err(sqlite)?;
-    // Nor is a commit of a lease flushed. Where `fsync` flushes less than all (Apple's systems), the others are flushed by more.
+    // No commit of a lease is flushed. Where `fsync` does not flush everything (Apple's systems), the other flushes are
+    // complete ones.
     conn.execute_batch("PRAGMA fullfsync = ON")
         .and_then(|()| conn.execute_batch(sql::FLUSH_CHECKPOINTS))
         .map_err(sqlite)?;
@@ -239,11 +241,11 @@ fn settle(
     Ok(Some((become_ours(conn, opening)?, log_files)))
 }
 
-/// Sees to it that a file without tables shares no log with an older one of its name, and turns its own log on. One that
-/// another program has turned off is turned on again: without it readers and writers stop each other.
+/// Makes sure that a file without tables shares no log with an older one of its name, and turns its own log on. If another
+/// program has turned it off, it is turned on again: without it readers and writers block each other.
 ///
-/// No other connection has this file open once its exclusive lock is ours, and no other file comes to life here under
-/// our own.
+/// Once this connection has SQLite's exclusive lock, no other connection has this file open. Under Tenure's exclusive lock
+/// of the directory, no other file appears here.
 fn prepare(conn: &Connection, path: &Path, file: FileId) -> Result<(), BackendError> {
     let sqlite = |e| error::before_commit(path, e);
     if is_blank(path) {
@@ -261,7 +263,7 @@ fn prepare(conn: &Connection, path: &Path, file: FileId) -> Result<(), BackendEr
     is_current(conn).map(drop).map_err(sqlite)
 }
 
-/// To its end: a new mode is answered first, and committed after that, where the disk may be full.
+/// Reads to the end: SQLite returns a new mode first, and commits it after that, where the disk may be full.
 fn journal_mode(conn: &Connection, pragma: &str) -> rusqlite::Result<String> {
     let modes: rusqlite::Result<Vec<String>> =
         conn.prepare(pragma)?.query_map([], |row| row.get(0))?.collect();
@@ -271,8 +273,8 @@ fn journal_mode(conn: &Connection, pragma: &str) -> rusqlite::Result<String> {
 fn become_ours(conn: &FileConnection, opening: &FileOpening<'_>) -> Result<GuardRecord, BackendError> {
     let path = opening.path;
     let guard = in_transaction(conn, path, || adopt(conn, opening))?;
-    // In a transaction after that one: until it is remembered, whoever opens it finds the mismatch again, and waits
-    // again; and what others have remembered meanwhile is kept.
+    // In a second transaction: until the guard is written, each process that opens the file finds the mismatch again, and
+    // waits again. What other processes have recorded in between is kept.
     in_transaction(conn, path, || {
         if FileId::of(path)? != Some(opening.file) {
             return Err(replaced_meanwhile(path));
@@ -299,10 +301,10 @@ fn in_transaction<A>(
     })
 }
 
-/// True if it is empty; an error, and no change, if it belongs to another program.
+/// True if the file is empty; an error, and no change, if it belongs to another program.
 fn check_ownership(conn: &Connection, path: &Path) -> Result<bool, BackendError> {
     let number = |pragma: &str| conn.query_row(pragma, [], |row| row.get::<_, i64>(0));
-    // One snapshot: another process may be making the tables meanwhile.
+    // One snapshot: another process may be making the tables at the same time.
     let read = || -> rusqlite::Result<(i64, i64, i64)> {
         let snapshot = if conn.is_autocommit() { Some(conn.unchecked_transaction()?) } else { None };
         let tables = number("SELECT count(*) FROM sqlite_schema")?;
@@ -347,8 +349,8 @@ fn is_known(guard: &GuardRecord, meta: &Meta, file: FileId) -> bool {
     guard.world == meta.world && guard.file == file
 }
 
-/// Inside a write transaction: makes the tables, ends the leases of another boot, and closes the doors if the file has
-/// taken another's place. Answers what to remember.
+/// Inside a write transaction: makes the tables, and ends the leases of another boot. If the file has taken the place of
+/// another one, grants nothing for a time. Returns what to write into the guard.
 fn adopt(conn: &FileConnection, opening: &FileOpening<'_>) -> Result<GuardRecord, BackendError> {
     let &FileOpening { path, file, host, clock, .. } = opening;
     let sqlite = |e| error::before_commit(path, e);
@@ -366,7 +368,7 @@ fn adopt(conn: &FileConnection, opening: &FileOpening<'_>) -> Result<GuardRecord
         conn.execute(sql::SET_CLOCK, (clock.id(), Unsigned(micros(furthest)))).map_err(sqlite)?;
     }
     let max_ttl_ms = remembered.as_ref().map_or(0, |guard| guard.max_ttl_ms);
-    // Since when nothing is granted in what is lost.
+    // Since when nothing is granted in the file or log that is lost.
     let since = remembered.as_ref().and_then(|remembered| match remembered.lost_log {
         _ if !is_known(remembered, &meta, file) => Some(now.boot),
         Some(LostLog::Seen { .. }) => Some(guard::seen_at(remembered, clock).unwrap_or(now.boot)),
@@ -382,15 +384,15 @@ fn adopt(conn: &FileConnection, opening: &FileOpening<'_>) -> Result<GuardRecord
     Ok(GuardRecord { world: meta.world, file, max_ttl_ms, lost_log })
 }
 
-/// The schemas that `migrate` knows, besides ours.
+/// The schemas that `migrate` knows, other than that of this version.
 fn is_old(version: i64) -> bool {
     version == i64::from(sql::SCHEMA_WITHOUT_PLACES)
 }
 
-/// Inside a write transaction: gives every place a row of its own. Holders, fences and the order of the queues stay.
+/// Inside a write transaction: gives every place a separate row. Holders, fences and the order of the queues stay.
 ///
-/// An older tenure that has the file open goes on writing places into the row of the lock, where nobody looks for them:
-/// it may lose its place, but not a lease, and nobody enters beside a holder.
+/// An older Tenure that has the file open continues to write places into the row of the lock, where this version does not
+/// read them. Its waiters may lose their places, but no lease is lost, and exclusion holds.
 fn migrate(conn: &Connection, path: &Path) -> Result<(), BackendError> {
     let version: i64 = conn
         .query_row("PRAGMA user_version", [], |row| row.get(0))
@@ -403,7 +405,7 @@ fn move_places(conn: &Connection) -> Result<(), RowError> {
     let mut all = conn.prepare(sql::ALL_BUSY)?;
     let rows = all.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     for (name, state) in rows.collect::<rusqlite::Result<Vec<(String, String)>>>()? {
-        // A row that nobody can read is said by whoever asks for that lock, and hinders no other.
+        // A client that asks for a lock with an unreadable row gets the error; other locks are not affected.
         let Ok(mut ledger) = Ledger::decode(&state) else { continue };
         for place in ledger.take_queue() {
             add_place(conn, &name, &place)?;
@@ -425,15 +427,16 @@ fn make(conn: &Connection, host: &dyn Host, clock: &LeaseClock) -> rusqlite::Res
     conn.pragma_update(None, "user_version", sql::SCHEMA_VERSION)
 }
 
-/// No lease or place of this boot ends later than that from now.
+/// No lease or place of this boot ends later than this from now.
 fn longest(remembered: Option<&GuardRecord>) -> Duration {
     let ttl = remembered.map_or(Timing::MAX_TTL, |guard| Duration::from_millis(guard.max_ttl_ms));
     ttl.max(Rules::default().place_ttl)
 }
 
-/// Under another boot id: ends what ends later than anything of this boot can. The clock that counts suspend never goes
-/// back in one boot, so it was granted in another, and all who held are over. What could be of this boot is kept until
-/// it ends: a container may have a boot id of its own. The wall clock proves nothing, for it is stepped. Fences stay.
+/// Under another boot id: ends what ends later than anything of this boot can. The clock that counts suspend never goes back
+/// in one boot. So it was granted in another boot, whose holders have all ended. What could be of this boot is kept until it
+/// expires, because a container may have its own boot id. The wall clock proves nothing, because it may be stepped. Fences
+/// stay.
 fn end_other_boots(conn: &Connection, path: &Path, furthest: Duration) -> Result<(), BackendError> {
     let sqlite = |e| error::before_commit(path, e);
     conn.execute(sql::FORGET_PLACES, [Unsigned(micros(furthest))]).map_err(sqlite)?;
@@ -448,13 +451,14 @@ fn end_other_boots(conn: &Connection, path: &Path, furthest: Duration) -> Result
     conn.execute(sql::BUSY_BY_PLACES, []).map(drop).map_err(sqlite)
 }
 
-/// How long until the doors open.
+/// How long until locks are granted, if they are not yet.
 pub(crate) fn until_open(open: &OpenFile, now: Moment) -> Option<Duration> {
     Some(Duration::from_micros(open.opens_us.saturating_sub(micros(now.boot)))).filter(|left| !left.is_zero())
 }
 
 const WAL: &str = "wal";
-/// The oldest SQLite that the tests of this crate were run with, 3.40.1 (`docs/decisions/sqlite-driver.md`). `STRICT` alone needs 3.37.
+/// The oldest SQLite that the tests of this crate were run with, 3.40.1 (`docs/decisions/sqlite-driver.md`). `STRICT` alone
+/// needs 3.37.
 const OLDEST_SQLITE: i32 = 3_040_001;
 
 #[cfg(test)]

@@ -1,18 +1,20 @@
-//! The statements we say to SQLite.
+//! The SQL statements.
 
-/// Marks a database as ours: "tnur".
+/// Marks a database as Tenure's: "tnur".
 pub(crate) const APPLICATION_ID: i32 = 0x746e_7572;
-/// Not fewer than are below: what is not kept is parsed anew each time.
+/// Not fewer than are below: a statement that is not cached is parsed each time.
 pub(crate) const STATEMENTS: usize = 64;
 /// The schema this version knows.
 pub(crate) const SCHEMA_VERSION: i32 = 2;
 /// The schema that kept the places of a lock in its row.
 pub(crate) const SCHEMA_WITHOUT_PLACES: i32 = 1;
 
-/// One row per lock: its ledger without the queue. `busy` is 0 if only the fence is worth keeping; `used_s` is the wall clock then.
-/// `wake`: hints for processes that poll; the last 1000 are kept. `meta` has one row:
-/// `clock` by which ledgers count, `world` a random id of this file, `opens_us` the time before which nothing is
-/// granted, `floor` no smaller than the fence of any row that was swept, `swept` up to where.
+/// * `lock`: one row per lock, its ledger without the queue. `busy` is 0 if there is no holder and no waiter; `used_s` is
+///   the wall clock of the last write.
+/// * `wake`: hints for processes that poll; the last 1000 are kept.
+/// * `meta`: one row. `clock` is the id of the clock by which ledgers count, `world` a random id of this file. Before
+///   `opens_us` nothing is granted. `floor` is no smaller than the fence of any row that was swept; `swept` is the name that
+///   the sweep has reached.
 pub(crate) const SCHEMA: &str = "
     CREATE TABLE lock (
         name TEXT PRIMARY KEY, busy INTEGER NOT NULL, used_s INTEGER NOT NULL, state TEXT NOT NULL
@@ -26,8 +28,8 @@ pub(crate) const SCHEMA: &str = "
     ) STRICT;
 ";
 
-/// One row per place; the places of a lock stand in the order of their numbers. `turn` is 0 for one that is only woken, `state`
-/// says whose it is and of what mode. It was written when the place was taken: `ends_us` alone says until when it is kept.
+/// One row per place; the numbers are the order of the places of a lock. `turn` is 0 for a place that is only notified.
+/// `state` has its owner and mode. It was written when the place was taken: only `ends_us` shows until when it is kept.
 pub(crate) const PLACES: &str = "
     CREATE TABLE place (
         name TEXT NOT NULL, number INTEGER NOT NULL, owner TEXT NOT NULL, turn INTEGER NOT NULL, ends_us INTEGER NOT NULL,
@@ -43,12 +45,13 @@ pub(crate) const BEGIN: &str = "BEGIN IMMEDIATE";
 pub(crate) const COMMIT: &str = "COMMIT";
 pub(crate) const ROLLBACK: &str = "ROLLBACK";
 
-/// The log is flushed before it is moved into the database, and that before the log begins anew. No transaction may be open.
+/// The log is flushed before it is moved into the database, and the database before the log restarts. No transaction may be
+/// open.
 pub(crate) const FLUSH_CHECKPOINTS: &str = "PRAGMA synchronous = NORMAL";
-/// Moves what no reader needs; answers how long the log was, and how much of it is in the database.
+/// Moves what no reader needs. Returns how long the log was, and how much of it is in the database.
 pub(crate) const MOVE_LOG: &str = "PRAGMA wal_checkpoint(PASSIVE)";
 
-/// Adds free pages, if what is deleted is overwritten: [`ADDED_PAGES`].
+/// Adds [`ADDED_PAGES`] free pages, if SQLite overwrites what is deleted.
 pub(crate) const MAKE_ROOM: &str = "
     BEGIN IMMEDIATE;
     CREATE TABLE room (bytes BLOB NOT NULL) STRICT;
@@ -71,13 +74,13 @@ pub(crate) const SET_OPENS: &str = "UPDATE meta SET opens_us = max(opens_us, ?1)
 pub(crate) const READ_OPENS: &str = "SELECT opens_us FROM meta";
 pub(crate) const READ_FLOOR: &str = "SELECT floor FROM meta";
 
-/// Whether anybody waits is asked with it: mostly nobody does, and a statement of its own costs more.
+/// Also reads whether there are waiters: mostly there are none, and a separate statement costs more.
 pub(crate) const READ_LOCK: &str =
     "SELECT busy, state, EXISTS (SELECT 1 FROM place WHERE name = ?1) FROM lock WHERE name = ?1";
 /// A free lock's row is kept for its fence until it is swept (H6.4).
 pub(crate) const ADD_LOCK: &str = "INSERT INTO lock VALUES (?1, ?2, ?3, ?4)";
 pub(crate) const WRITE_LOCK: &str = "UPDATE lock SET busy = ?2, used_s = ?3, state = ?4 WHERE name = ?1";
-/// Only if the row is still ?5, and nobody waits.
+/// Only if the state of the row is still ?5, and there is no waiter.
 pub(crate) const WRITE_LOCK_AT_ONCE: &str = "
     UPDATE lock SET busy = ?2, used_s = ?3, state = ?4
     WHERE name = ?1 AND state = ?5 AND NOT EXISTS (SELECT 1 FROM place WHERE name = ?1)";
@@ -107,7 +110,7 @@ pub(crate) const BUSY_BY_PLACES: &str =
 pub(crate) const EVERY_PLACE: &str = "SELECT name, state FROM place";
 
 pub(crate) const ADD_WAKE: &str = "INSERT INTO wake (process, audience, owner) VALUES (?1, ?2, ?3)";
-/// Never empties the table: the next `seq` is the largest and one, and only the oldest are missing.
+/// Never empties the table: the next `seq` is the largest plus one, and only the oldest are missing.
 pub(crate) const TRIM_WAKES: &str = "DELETE FROM wake WHERE seq <= (SELECT max(seq) FROM wake) - 1000";
 /// What a poll reads: the end of one table and the front of one queue.
 pub(crate) const GLANCE: &str = "

@@ -1,4 +1,4 @@
-//! `FileStore`: one connection, and each verb on a lock: as a single statement, as a reading, or as a transaction.
+//! `FileStore`: one connection. It runs each verb on a lock as a single statement, as a read, or as a transaction.
 
 use std::{
     collections::HashMap,
@@ -31,7 +31,7 @@ use crate::{
     unsigned::Unsigned,
 };
 
-/// One way to the file; opened when first needed, and again when another file stands in its place.
+/// One handle of the file. The file is opened when first needed, and again when another file is in its place.
 pub(crate) struct FileStore {
     pub(crate) config: Config,
     pub(crate) host: Arc<dyn Host>,
@@ -44,9 +44,9 @@ pub(crate) struct FileStore {
     stale: bool,
     pub(crate) places: Places,
     last: LastWritten,
-    /// Notified when a place is taken: the poll may have to look sooner.
+    /// Notified when a place is taken: the next poll may have to be sooner.
     pub(crate) placed: Arc<Notify>,
-    /// How often in a row the file was busy with others.
+    /// How many times in a row the file was busy.
     busy: u32,
     /// How many new rows this process made.
     inserts: u8,
@@ -54,7 +54,7 @@ pub(crate) struct FileStore {
 
 impl FileStore {
     fn new(config: Config, host: Arc<dyn Host>, notifier: Notifier) -> Self {
-        // By chance, so that processes which make a single row each pay their share of the sweeping.
+        // Random, so that processes which make a single row each do their share of the sweeping.
         let mut chance = [0];
         host.random(&mut chance);
         Self {
@@ -88,8 +88,8 @@ impl FileStore {
         self.clock.now(&*self.host)
     }
 
-    /// The answer to a claim of an owner that waits, if it can be had by reading: its turn has not come, and its place
-    /// lives for longer than it will sleep. If not, the claim must be made, in such haste.
+    /// The answer to a waiter's claim, if a read is enough: its turn has not come, and its place lasts longer than its next
+    /// sleep. If not, the claim must be made, with this haste.
     pub(crate) fn still_waits(&mut self, claim: &Claim) -> Result<ClaimAnswer, Haste> {
         if claim.wait == WaitMode::No || !self.places.has(&claim.name, claim.owner) {
             return Err(Haste::Waiter);
@@ -123,15 +123,15 @@ impl FileStore {
         seen.unwrap_or(Err(Haste::Waiter))
     }
 
-    /// A place is kept when it has no more than this left: half of its time less some, by chance, so that many waiters
-    /// do not write at the same time. It is more than a sleep between two claims.
+    /// A place is extended when it has no more than this left: half of its ttl, less a random part. So many waiters do not
+    /// write at the same time. It is more than a sleep between two claims.
     fn keeps_place_at(&self, rules: &Rules) -> Duration {
         let mut chance = [0];
         self.host.random(&mut chance);
         rules.place_ttl / 2 - rules.place_ttl * u32::from(chance[0]) / (8 * 256)
     }
 
-    /// Makes the claim, immediately or in a transaction.
+    /// Makes the claim, in a single statement or in a transaction.
     pub(crate) fn claim(&mut self, claim: &Claim, haste: Haste) -> Result<ClaimAnswer, BackendError> {
         let verb = |ledger: &mut Ledger, now, rules: &Rules| ledger.claim(now, rules, claim);
         if let Some(answer) = self.at_once(&claim.name, Some(claim.ttl), verb)? {
@@ -149,13 +149,14 @@ impl FileStore {
         Ok(answer.expect("BUG: a claim makes the file"))
     }
 
-    /// Runs a verb on the row as this handle wrote it last, and writes the change if the row is still that and nobody
-    /// waits. A single statement: nothing is read, and there is no transaction around it (`docs/decisions/sqlite-driver.md`). `None` if it
-    /// has to be asked in a transaction. `grants` is the ttl of the lease that it grants.
+    /// Runs a verb on the row as this handle wrote it last. Writes the change if the row is unchanged and there is no
+    /// waiter. A single statement: nothing is read, and there is no transaction around it
+    /// (`docs/decisions/sqlite-driver.md`). `None` if the verb needs a transaction. `grants` is the ttl of the lease that it
+    /// grants.
     ///
-    /// A row says all of its lock but the queue: its counter of tokens, and each lease. The clock is read before
-    /// SQLite's write lock is had: a lease that is granted so ends no later in the file for it, and one that is taken
-    /// for over is over.
+    /// A row has all of its lock but the queue: its counter of tokens, and each lease. The clock is read before SQLite's
+    /// write lock is acquired. So the early reading makes no lease end later in the file, and a lease that is treated as
+    /// expired has expired.
     pub(crate) fn at_once<A>(
         &mut self,
         name: &LockName,
@@ -193,7 +194,7 @@ impl FileStore {
                 let is_late = grants.is_some() && (now + PROMPT).is_over(self.now());
                 if is_late { Err(error::late(&self.config.path)) } else { Ok(Some(answer)) }
             }
-            // The transaction says why, or knows how to wait.
+            // The transaction that follows reports the cause, or how long to wait.
             Err(error) if error::is_refusal(&error) => Ok(None),
             Err(error) => Err(error::at_commit(&self.config.path, error)),
         }
@@ -204,7 +205,7 @@ impl FileStore {
         match answer {
             ClaimAnswer::Queued { ahead, .. } => {
                 let now = self.now();
-                // Who may enter together with others must look as often as one of them that is near.
+                // A waiter that may acquire together with others must poll as often as one of them that is near.
                 let is_near = !self.config.rules.is_far(claim.mode, *ahead);
                 let ahead = if is_near { (*ahead).min(FAR - 1) } else { *ahead };
                 if self.places.take((&claim.name, claim.owner), ahead, now, self.config.rules.place_ttl) {
@@ -215,8 +216,8 @@ impl FileStore {
         }
     }
 
-    /// Runs `read` on one snapshot of the file, and writes nothing; `None` if there is no file, or if it may grant
-    /// nothing. Whether the file was away meanwhile is not asked: nothing is granted here.
+    /// Runs `read` on one snapshot of the file, and writes nothing. `None` if there is no file, or if nothing may be
+    /// granted. Does not check whether the file was away in between: nothing is granted here.
     fn glance<A>(&mut self, read: impl FnOnce(&Connection, Moment) -> Option<A>) -> Option<A> {
         if !self.reach(false).is_ok_and(|is_there| is_there) {
             return None;
@@ -251,9 +252,10 @@ impl FileStore {
         done.map(|done| Some(self.give_hints(done)))
     }
 
-    /// The same for what outlasts a power cut: it is on the disk before the answer, and perhaps read before that. It is flushed
-    /// even if it was there: an attempt whose flush failed may have left it. And it is moved out of the log, if no reader
-    /// needs that: where a log is deleted, its leases are waited for, but no process could know what else was in it.
+    /// The same for a change that must outlast a power cut: it is on the disk before the answer. Others may read it before
+    /// that. It is flushed even if it was there: an attempt whose flush failed may have left it. It is also moved out of the
+    /// log, if no reader needs the log. If a log is deleted, its leases are waited for, but no process could know what else
+    /// was in it.
     ///
     /// No process waits for these flushes: the lock that all writers need is free (L6).
     pub(crate) fn transact_flushed<A>(
@@ -280,7 +282,7 @@ impl FileStore {
         Ok(is_there)
     }
 
-    /// The lock comes first: what a transaction has read before it could be written over.
+    /// The lock comes first. Otherwise another process could overwrite what the transaction has read.
     fn lock(&mut self, haste: Haste) -> Result<WriteLock, BackendError> {
         let tries = if haste == Haste::Holder { HOLDERS_TRIES } else { WAITERS_TRIES };
         let lock = (0..tries).find_map(|_| {
@@ -293,7 +295,7 @@ impl FileStore {
         lock.ok_or_else(|| self.jittered(error::busy(&self.config.path), haste))
     }
 
-    /// Once more if the disk is full and the log could be moved: then it begins anew, in the room that it has.
+    /// Tries once more if the disk is full and the log could be moved: the log then restarts, in the room that it has.
     fn run<A>(
         &mut self,
         lock: &WriteLock,
@@ -348,8 +350,8 @@ impl FileStore {
         let _ = self.opened().conn.execute_batch(sql::ROLLBACK);
     }
 
-    /// When a busy file is worth asking again: after 1 to 4 ms, so that many processes do not ask in step. Who waits
-    /// comes back ever later, up to 97 ms, so that many do not keep a holder out; who holds, after 1 to 2 ms each time.
+    /// When to try a busy file again: after a random 1 to 4 ms, so that many processes do not ask in step. A waiter's pauses
+    /// grow, up to 97 ms, so that many waiters do not keep a holder out. A holder's pause is always 1 to 2 ms.
     fn jittered(&mut self, error: BackendError, haste: Haste) -> BackendError {
         if error.kind() != ErrorKind::Throttled {
             return error;
@@ -365,7 +367,7 @@ impl FileStore {
         error.retry_after(Duration::from_micros(1000 + part_us))
     }
 
-    /// Opens the file if it is not, or is no longer the one at the path. False if there is none and it may not be made.
+    /// Opens the file if it is not open, or not the one at the path. False if there is no file and it may not be made.
     pub(crate) fn reach(&mut self, may_create: bool) -> Result<bool, BackendError> {
         if self.standing()? == Some(FileState::Ours) && !self.stale {
             return Ok(true);
@@ -378,18 +380,18 @@ impl FileStore {
         Ok(self.open.is_some())
     }
 
-    /// What stands at the names of the open file, if one is open.
+    /// What is at the names of the open file, if one is open.
     fn standing(&mut self) -> Result<Option<FileState>, BackendError> {
         self.open.as_mut().map(|open| open.names.look()).transpose()
     }
 
-    /// Whether the file at the path is the one that is open, beside its log.
+    /// Whether the file at the path is the one that is open, with its log.
     pub(crate) fn is_in_place(&mut self) -> bool {
         self.standing().map_or(true, |standing| standing.is_none_or(|standing| standing == FileState::Ours))
     }
 
-    /// Closes all connections of this process to the file if another log is beside it than theirs: with one of them left,
-    /// SQLite would give a new one their shared memory.
+    /// Closes all connections of this process to the file if the log at its name is not the one that they have open. If one
+    /// of them stayed open, SQLite would give a new connection their shared memory.
     fn leave_lost_log(&mut self) -> Result<(), BackendError> {
         let path = self.config.path.clone();
         let Some(file) = FileId::of(&path)? else { return Ok(()) };
@@ -405,14 +407,14 @@ impl FileStore {
             handles.iter().filter(|(path, _)| is_here(path)).map(|(_, store)| store.clone()).collect();
         drop(handles);
         for other in others.iter().filter_map(Weak::upgrade) {
-            // One that is in use finds out when it is used next.
+            // A handle that is in use detects this when it is used next.
             let Ok(mut store) = other.try_lock() else { continue };
             store.open.take_if(|open| open.names.file == file);
         }
         Ok(())
     }
 
-    /// For reading; `None` before the file is there.
+    /// For reading; `None` while no file is open.
     pub(crate) fn conn(&self) -> Option<&Connection> {
         self.open.as_ref().map(|open| &*open.conn)
     }
@@ -430,7 +432,7 @@ impl Drop for FileStore {
     }
 }
 
-/// The file of a handle, while nobody else of this process has it, and while this process does not suspend itself.
+/// The file of a handle, while no other thread of this process uses it, and while this process does not suspend itself.
 pub(crate) struct InUse<'a> {
     store: MutexGuard<'a, FileStore>,
     _unstopped: Unstopped,
@@ -443,7 +445,7 @@ impl<'a> InUse<'a> {
         Self { store: locked(store), _unstopped }
     }
 
-    /// Not while another thread has it.
+    /// `None` while another thread uses it.
     pub(crate) fn unless_busy(store: &'a Mutex<FileStore>) -> Option<Self> {
         let _unstopped = Unstopped::begin();
         let store = match store.try_lock() {
@@ -473,7 +475,7 @@ impl DerefMut for InUse<'_> {
 /// The priority of a request for SQLite's write lock, which has no queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Haste {
-    /// Perhaps one of many: it comes back later and later while the file is busy.
+    /// Perhaps one of many: its pauses grow while the file is busy.
     Waiter,
     /// A holder, a release, or a waiter whose turn it is: all others wait for these (L6).
     Holder,
@@ -488,7 +490,7 @@ struct Done<A> {
     is_tight: bool,
 }
 
-/// A transaction under way.
+/// An open transaction.
 pub(crate) struct Tx<'a> {
     now: Moment,
     store: &'a mut FileStore,
@@ -530,7 +532,7 @@ impl Tx<'_> {
         }
     }
 
-    /// Refuses while leases of a file that stood here before may be alive.
+    /// Refuses while leases of an earlier file at this path may be valid.
     fn must_be_open(&mut self) -> Result<(), BackendError> {
         self.be_sure()?;
         let Some(left) = schema::until_open(self.store.opened(), self.now) else { return Ok(()) };
@@ -541,7 +543,7 @@ impl Tx<'_> {
         Err(error::refused(self.path(), ErrorKind::Unavailable, message).retry_after(left))
     }
 
-    /// Remembers the longest ttl that is granted, in case the file vanishes. Before the grant is committed.
+    /// Records the longest ttl that is granted, in case the file vanishes. Before the grant is committed.
     pub(crate) fn remember_ttl(&mut self, ttl: Duration) -> Result<(), BackendError> {
         self.be_sure()?;
         if self.store.opened().guard.covers(ttl) {
@@ -549,7 +551,7 @@ impl Tx<'_> {
         }
         let ttl_ms = millis(ttl);
         let path = self.path().to_owned();
-        // Under it no process remembers another file that has taken the place of this one.
+        // Under it no process writes the guard of another file that has taken the place of this one.
         let _lock = FolderLock::exclusive(&path).map_err(|e| self.store.jittered(e, Haste::Waiter))?;
         self.must_stand()?;
         let remembered = GuardRecord::read(&path)?;
@@ -561,14 +563,14 @@ impl Tx<'_> {
         let guard = remembered.unwrap_or_else(|| GuardRecord { max_ttl_ms: 0, ..open.guard.clone() });
         let guard = GuardRecord { max_ttl_ms: guard.max_ttl_ms.max(ttl_ms), ..guard };
         guard.write(&path, &*host)?;
-        // Only what is written is known.
+        // Only after the write has succeeded.
         open.guard = guard;
-        // A process that opens a replacement from here on finds this ttl; one that was put there before must be seen.
+        // A process that opens a replacement from here on finds this ttl. One that was put there before must be detected.
         self.must_stand()
     }
 
-    /// Reads again what is remembered of the file, inside and beside it, if it or its log may have been away: another process
-    /// may have been the first to open it since.
+    /// Reads `meta` and the guard again, if the file or its log may have been away. Another process may have been the first
+    /// to open it since.
     fn be_sure(&mut self) -> Result<(), BackendError> {
         if !self.store.opened().names.is_unsure {
             return Ok(());
@@ -581,7 +583,7 @@ impl Tx<'_> {
         if meta.world != open.guard.world || !guard.as_ref().is_none_or(is_ours) {
             return Err(self.must_reopen());
         }
-        // If it was removed on purpose, the next grant writes it anew.
+        // If the guard was removed on purpose, the next grant writes a new one.
         open.guard.max_ttl_ms = guard.map_or(0, |guard| guard.max_ttl_ms);
         (open.opens_us, open.names.is_unsure) = (meta.opens_us, false);
         Ok(())
@@ -600,7 +602,7 @@ impl Tx<'_> {
         self.store.jittered(error, Haste::Waiter)
     }
 
-    /// Deletes rows that were not used for an hour, a few at a time; their fences live on in the floor (H6.4).
+    /// Deletes rows that were not used for an hour, a few at a time; the floor keeps their fences (H6.4).
     fn sweep_now_and_then(&mut self) -> Result<(), BackendError> {
         self.store.inserts = self.store.inserts.wrapping_add(1);
         if !self.store.inserts.is_multiple_of(SWEEP_EVERY) {
@@ -609,7 +611,7 @@ impl Tx<'_> {
         sweep(self.conn(), self.now).map_err(|e| self.row_failed(e))
     }
 
-    /// A new row is refused where the next ones would need pages that cannot be made: what is held needs those that are left.
+    /// Refuses a new row if the next ones would need pages that cannot be made: held locks need those that are left.
     fn must_have_room(&mut self) -> Result<(), BackendError> {
         self.is_tight = room::is_tight(self.conn()).map_err(|e| self.failed(e))?;
         if self.is_tight && room::is_full(self.conn(), self.path()).map_err(|e| self.failed(e))? {
@@ -618,9 +620,10 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Hints for other processes go into the file; those for this one are given after the commit. True if there are any for others.
+    /// Writes hints for other processes into the file. Those for this process are delivered after the commit. True if there
+    /// are any for others.
     fn leave_hints(&mut self) -> Result<bool, BackendError> {
-        // Observers are everywhere; an owner is in one process.
+        // Observers are in every process; an owner is in one.
         let is_elsewhere = |&(whom, owner): &(Audience, OwnerId)| {
             whom == Audience::Observers || !self.store.notifier.reaches(whom, owner)
         };
@@ -668,12 +671,12 @@ fn sweep(conn: &Connection, now: Moment) -> Result<(), RowError> {
         let Some(Ok(name)) = name.as_ref().map(LockName::new) else { continue };
         let ledger = match front::whole(conn, &name) {
             Ok(ledger) => ledger,
-            // It is said by whoever asks for that lock, and hinders no other.
+            // A client that asks for that lock gets the error; other locks are not affected.
             Err(RowError::Ledger(_)) => continue,
             Err(error) => return Err(error),
         };
         let view = ledger.view(name.clone(), now);
-        // Who died in it, and was asked for by nobody since, has left it so.
+        // A busy row may have neither: its clients have died, and no client has asked for it since.
         let is_asleep = !*is_busy || view.holders.is_empty() && view.queue.is_empty();
         if !is_asleep || view.memo.is_some() {
             continue;
@@ -686,12 +689,12 @@ fn sweep(conn: &Connection, now: Moment) -> Result<(), RowError> {
     Ok(())
 }
 
-/// The rows of locks for which nobody waits. Only a memory: others may have written since, or this one was rolled back.
+/// The rows of locks that have no waiter. Only a cache: others may have written since, or the transaction was rolled back.
 #[derive(Default)]
 struct LastWritten(HashMap<LockName, LedgerRow>);
 
 impl LastWritten {
-    /// The row of the lock is this one now, or one that is not remembered.
+    /// Remembers the row that the lock has now; with `None`, forgets its row.
     fn remember(&mut self, name: &LockName, row: Option<LedgerRow>) {
         let Some(row) = row else { return drop(self.take(name)) };
         if self.0.len() >= MANY {
@@ -700,24 +703,24 @@ impl LastWritten {
         self.0.insert(name.clone(), row);
     }
 
-    /// Forgets the row, too: the caller that writes it says so.
+    /// Forgets the row, too: a caller that writes it calls `remember` again.
     fn take(&mut self, name: &LockName) -> Option<LedgerRow> {
         self.0.remove(name)
     }
 }
 
-/// The places of this process. Only a memory: it decides what is read first and how often, never who holds.
+/// The places of this process. Only a cache: it decides what is read first and how often, never which owner holds.
 pub(crate) struct Places {
     places: HashMap<(LockName, OwnerId), KnownPlace>,
-    /// Answers since they were looked through, and how many are a reason to do it again.
+    /// The number of answers since expired places were removed, and the number at which they are removed again.
     taken: usize,
     bound: usize,
-    /// How many were ahead of the foremost one, when that was last asked.
+    /// How many places were ahead of the foremost one, when that was last asked.
     least: usize,
 }
 
 struct KnownPlace {
-    /// The number of places ahead at most: it was so when it was last read, and no place passes another.
+    /// The largest possible number of places ahead: the number that was last read. No place passes another.
     ahead: usize,
     /// The number of the place, if it was read.
     number: Option<i64>,
@@ -731,8 +734,8 @@ impl Default for Places {
 }
 
 impl Places {
-    /// The owner waits, by an answer of the store, and its place lives for `left` at most. True if no known place is
-    /// nearer to the front.
+    /// The owner waits, by an answer of the store, and its place lasts for `left` at most. True if it is nearer to the front
+    /// than all known places.
     fn take(
         &mut self,
         (name, owner): (&LockName, OwnerId),
@@ -749,13 +752,13 @@ impl Places {
             number: None,
             until: now,
         });
-        // More are ahead only of a place that was lost and taken anew, under another number.
+        // More are ahead only if the place was lost and taken again, under another number.
         let number = place.number.filter(|_| ahead <= place.ahead);
         *place = KnownPlace { ahead, number, until: now + left };
         ahead < self.least
     }
 
-    /// A dropped waiter leaves through another handle, which does not say so here.
+    /// Removes expired places: a dropped waiter leaves through another handle, which does not report that here.
     fn forget_old(&mut self, now: Moment) {
         self.places.retain(|_, place| !place.until.is_over(now));
         (self.taken, self.bound) = (0, self.places.len() * 2);
@@ -770,7 +773,7 @@ impl Places {
         self.places.contains_key(&(name.clone(), owner))
     }
 
-    /// The rows say how many are ahead at most.
+    /// Notes how many places are ahead at most, by the rows.
     pub(crate) fn advance(&mut self, place: &Foremost) {
         if let Some(known) = self.places.get_mut(&(place.name.clone(), place.owner)) {
             (known.ahead, known.number) = (known.ahead.min(place.ahead), place.number);
@@ -799,21 +802,21 @@ pub(crate) struct Foremost {
 /// The handles of this process, with their paths.
 static HANDLES: Mutex<Vec<(PathBuf, Weak<Mutex<FileStore>>)>> = Mutex::new(Vec::new());
 
-/// So often a holder asks for the write lock in a row, before it lets its timer ask: a transaction takes some 50 µs, a try one.
+/// How many times in a row a holder tries the write lock before it pauses. A transaction takes some 50 µs, a try 1 µs.
 const HOLDERS_TRIES: u32 = 320;
-/// So often a waiter does: a client that takes and releases a lock all the time leaves the write lock free for some µs only.
+/// The same for a waiter. A client that acquires and releases a lock in a loop leaves the write lock free for only some µs.
 const WAITERS_TRIES: u32 = 16;
-/// Pauses of those who wait double so often, up to 96 ms.
+/// How many times the pauses of a waiter double: up to 96 ms.
 const DOUBLINGS: u32 = 5;
-/// A token that was drawn so long before it was written is not granted: the file may have been put back meanwhile (L2).
+/// A token that was drawn this long before its write is not granted: an older copy may have been put back since (L2).
 const PROMPT: Duration = Duration::from_secs(1);
 /// A row without a holder, waiter or memo is deleted when it was not used for this long.
 const KEEP_FREE: Duration = Duration::from_secs(3600);
-/// One in so many new rows pays for looking at 256 old ones.
+/// One in this many new rows also checks 256 old ones.
 const SWEEP_EVERY: u8 = 32;
-/// So many are remembered; before one more, all are forgotten.
+/// How many rows are remembered; before one more, all are forgotten.
 const MANY: usize = 256;
-/// After so many answers, expired places are removed.
+/// After this many answers or more, expired places are removed.
 const FEW: usize = 64;
 
 #[cfg(test)]
@@ -850,7 +853,7 @@ mod tests {
         assert!(written.unwrap().is_some() && is_free());
     }
 
-    /// L6: `tenure run` was suspended while its keeper opened the file, and nobody else could open it until `fg`.
+    /// L6: `tenure run` was suspended while its keeper opened the file, and no other process could open it until `fg`.
     #[tokio::test(start_paused = true)]
     async fn a_process_is_not_suspended_in_a_transaction() {
         let folder = tempfile::tempdir().unwrap();
@@ -892,7 +895,7 @@ mod tests {
             }
         }
 
-        /// The claim for a lease of `ttl`, while so much time passes between the reading of the clock and the write.
+        /// A claim for a lease of `ttl`. `delay` passes between the reading of the clock and the write.
         fn enter(&mut self, ttl: Duration, delay: Duration) -> Result<Option<ClaimAnswer>, BackendError> {
             let (claim, host) = (&self.claim, &self.host);
             let verb = |ledger: &mut Ledger, now, rules: &Rules| {
@@ -908,7 +911,7 @@ mod tests {
             self.store.at_once(&self.claim.name, None, verb).unwrap().is_some()
         }
 
-        /// So often that the file is known to be the one at the path.
+        /// Twice, so that the file is known to be the one at the path.
         fn enter_and_leave(&mut self) {
             for _ in 0..2 {
                 self.store.claim(&self.claim, Haste::Waiter).unwrap();
@@ -930,7 +933,7 @@ mod tests {
         );
     }
 
-    /// L2: the file may have been put back since. L9: the owner is there.
+    /// L2: the file may have been put back since. L9: the owner is in the file.
     #[tokio::test(start_paused = true)]
     async fn a_token_that_was_drawn_long_before_it_was_written_is_not_granted() {
         let mut stage = Stage::new();

@@ -1,23 +1,24 @@
-//! A process that leaves hints in a file touches its log, and the others hear of that immediately, where the platform can tell.
+//! A process that leaves hints in a file touches its log. Where the platform reports that, others notice immediately.
 //!
-//! SQLite wakes nobody. So a process that has committed a hint for another process sets the times of the log (`-wal`) to now, and Linux tells
-//! those who watch it (inotify). Nothing rests on that: the hint is in the file, and who hears nothing finds it by the poll. Nobody
-//! hears on other platforms, where a user has no watches left (`fs.inotify.max_user_instances`), and in a child of a fork.
+//! SQLite notifies no process. So a process that has committed a hint for another one sets the times of the log (`-wal`) to
+//! now. Linux notifies the processes that watch it (inotify). Nothing depends on that: the hint is in the file, and a
+//! process that is not notified finds it by the poll. There are no notifications on other platforms, where a user has no
+//! watches left (`fs.inotify.max_user_instances`), and in a child of a fork.
 //!
-//! The log and not the file itself: what says that the file was away is the change of its inode.
+//! The log is touched and not the file itself, because a change of the file's inode shows that the file was away.
 
 use std::path::Path;
 
 use crate::file::beside;
 
-/// Tells all who watch the log of this file.
+/// Notifies all processes that watch the log of this file.
 pub(crate) fn touch(file: &Path) {
     use nix::sys::{
         stat::{UtimensatFlags, utimensat},
         time::TimeSpec,
     };
     let (now, follow) = (TimeSpec::UTIME_NOW, UtimensatFlags::FollowSymlink);
-    // Whoever may not, or finds no log, leaves it to the poll.
+    // Without the permission, or without a log, the hint is left to the poll.
     let _ = utimensat(nix::fcntl::AT_FDCWD, &beside(file, "-wal"), &now, &now, follow);
 }
 
@@ -55,7 +56,7 @@ mod linux {
         files: Mutex<HashMap<WatchDescriptor, File>>,
     }
 
-    /// A log that is watched, for so many.
+    /// A log that is watched, and the number of its listeners.
     struct File {
         touched: watch::Sender<()>,
         listeners: usize,
@@ -75,7 +76,7 @@ mod linux {
                 Some(Self { inotify, process, files: Mutex::default() })
             });
             let watcher = watcher.as_ref()?;
-            // A child has no thread, and would take its parent's news.
+            // A child has no such thread, and would read its parent's events.
             (watcher.process == std::process::id() && watcher.is_read()).then_some(watcher)
         }
 
@@ -95,7 +96,7 @@ mod linux {
                 };
                 let files = locked(&self.files);
                 for event in events {
-                    // Also of a log that is watched no more, for it was deleted: whoever looks finds that out.
+                    // This includes a log that was deleted and is no longer watched: the poll that follows detects that.
                     if let Some(file) = files.get(&event.wd) {
                         file.touched.send_replace(());
                     }
@@ -105,10 +106,10 @@ mod linux {
     }
 
     impl Touches {
-        /// None where they cannot be heard.
+        /// `None` where touches cannot be received.
         pub(crate) fn of(file: &Path) -> Option<Self> {
             let watcher = LogWatcher::get()?;
-            // OK beside open connections: this opens nothing that is closed again.
+            // OK while connections are open: this opens nothing that is closed again.
             let mut files = locked(&watcher.files);
             let log = watcher.inotify.add_watch(&beside(file, "-wal"), AddWatchFlags::IN_ATTRIB).ok()?;
             let file =
@@ -117,7 +118,7 @@ mod linux {
             Some(Self { log, touched: file.touched.subscribe(), watcher })
         }
 
-        /// Waits for the next one.
+        /// Waits for the next touch.
         pub(crate) async fn next(&mut self) {
             if self.touched.changed().await.is_err() {
                 std::future::pending::<()>().await;
@@ -132,7 +133,7 @@ mod linux {
             file.listeners -= 1;
             if file.listeners == 0 {
                 files.remove(&self.log);
-                // One of a log that was deleted has gone already.
+                // The watch of a deleted log is gone already.
                 let _ = self.watcher.inotify.rm_watch(self.log);
             }
         }

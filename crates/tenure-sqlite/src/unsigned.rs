@@ -1,12 +1,12 @@
-//! `Unsigned`: a number without a sign in a column, which SQLite has with a sign only.
+//! `Unsigned`: an unsigned number in a column; SQLite has only signed ones.
 
 use rusqlite::{
     Error, ToSql,
     types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef},
 };
 
-/// A `u64` or a `usize`. What does not fit is an error, never another number. Of the drivers in our range some have this
-/// for all, some with a feature that others have not (`docs/decisions/sqlite-driver.md`).
+/// A `u64` or a `usize`. A number that does not fit is an error, never another number. Some supported versions of the driver
+/// have this always, others only with a feature that not all have (`docs/decisions/sqlite-driver.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unsigned<T>(pub(crate) T);
 

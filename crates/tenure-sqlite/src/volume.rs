@@ -2,12 +2,12 @@
 
 use std::{fmt, fs, io, os::unix::fs::MetadataExt, path::Path};
 
-/// File systems that several machines share. Leases are counted by one machine's clock, and SQLite's log lies
-/// in one machine's memory.
+/// File systems that several machines share. Leases are counted by one machine's clock, and SQLite's log is in one machine's
+/// memory.
 const NETWORK: &str = "afs beegfs ceph cifs fuse.ceph fuse.glusterfs fuse.s3fs fuse.sshfs gfs2 gpfs lustre \
                        nfs nfs4 ocfs2 smb3 smbfs";
 
-/// What a file is on.
+/// The kind of file system that a file is on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Volume {
     /// A file system of this machine, or one of which nothing is known.
@@ -22,7 +22,7 @@ pub enum Volume {
 }
 
 impl Volume {
-    /// That of a file, or of the nearest folder above it that is there.
+    /// The volume of a file, or of the nearest directory above it that exists.
     pub fn of(path: &Path) -> Self {
         let found = path.ancestors().find_map(|path| fs::metadata(path).ok());
         let Some(device) = found.and_then(|found| device(found.dev())) else { return Self::Local };

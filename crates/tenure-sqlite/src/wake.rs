@@ -1,4 +1,4 @@
-//! Hints: from this process immediately, from others by a poll, which comes immediately where the platform tells of them.
+//! Hints: from this process immediately, from others by a poll. Where the platform reports touches, the poll is immediate.
 
 use std::{
     collections::VecDeque,
@@ -29,21 +29,21 @@ pub(crate) struct PolledHints {
     placed: Arc<Notify>,
     process: ProcessId,
     audience: Audience,
-    /// The last hint that was there when we last looked, if we did.
+    /// The last hint that was in the file at the last poll, if there was one.
     last: Option<i64>,
-    /// Of which file that was.
+    /// The file of that poll.
     generation: u64,
     found: VecDeque<WakeEvent>,
     pauses: Pauses,
-    /// The front of the queue when we last looked, and when that was.
+    /// The front of the queue at the last poll, and when that was.
     front: Option<(LockName, i64, Moment)>,
-    /// When to look next. Kept between calls: a caller that comes and goes must not put the look off for ever.
+    /// When the next poll is due. Kept between calls: a caller that comes and goes must not delay the poll indefinitely.
     due: Moment,
-    /// Those of the file's log, while the turn is near.
+    /// The touches of the file's log, while the turn is near.
     touches: Option<Touches>,
-    /// The next look is for one of them.
+    /// The next poll is because of a touch.
     is_touched: bool,
-    /// When one of them is worth a look again, if the last one was for somebody else.
+    /// When a touch is worth a poll again, if the last one was for another process.
     soonest: Moment,
 }
 
@@ -78,14 +78,14 @@ impl PolledHints {
         }
     }
 
-    /// Reads what others left for us, and answers how long to wait for the next look. An error is no hint: the timers
-    /// see to it.
+    /// Reads the hints that other processes left for this one, and returns how long to wait until the next poll. An error is
+    /// not a hint: the timers cover that case.
     fn look(&mut self) -> Duration {
         let store = self.store.clone();
-        // The thread that looks may have leases to renew: it does not wait for a transaction of this handle.
+        // The thread that polls may have leases to renew: it does not wait for a transaction of this handle.
         let Some(mut store) = InUse::unless_busy(&store) else { return self.pauses.begin() };
         if !store.is_in_place() {
-            // Another world: everybody must ask again.
+            // Another file: every owner must ask again.
             self.found.push_back(WakeEvent::All);
             return self.pauses.begin();
         }
@@ -93,7 +93,7 @@ impl PolledHints {
             return self.pauses.lengthen(0);
         }
         if store.generation != self.generation {
-            // The numbers of the old world mean nothing.
+            // The numbers of the old file mean nothing.
             (self.last, self.front) = (None, None);
             if self.generation != 0 {
                 self.found.push_back(WakeEvent::All);
@@ -103,7 +103,7 @@ impl PolledHints {
         let now = store.now();
         let waits = self.audience == Audience::Waiters;
         let mut foremost = if waits { store.places.foremost(now) } else { None };
-        // Before it reads: nothing is left unheard in between.
+        // Before the read, so that no touch is missed in between.
         self.listen(&store, foremost.as_ref());
         let Some(conn) = store.conn() else { return self.pauses.lengthen(0) };
         let seen = PolledLock::read(conn, foremost.as_mut());
@@ -121,7 +121,7 @@ impl PolledHints {
         self.approach(foremost, seen.front, now)
     }
 
-    /// Listens to touches while the turn of this place is near. True if it begins to.
+    /// Listens to touches while the turn of this place is near. True if it starts to.
     fn listen(&mut self, store: &FileStore, foremost: Option<&Foremost>) -> bool {
         if foremost.is_none_or(|place| place.ahead > NEAR) {
             self.touches = None;
@@ -134,7 +134,7 @@ impl PolledHints {
         self.touches.is_some()
     }
 
-    /// Looks, and minds whether a touch was worth it: where others change their locks all the time, it is not.
+    /// Polls, and records whether a touch was worth it. Where others change their locks all the time, it is not.
     fn look_around(&mut self) -> Duration {
         let front = self.front.as_ref().map(|(_, front, _)| *front);
         let pause = self.look();
@@ -149,7 +149,7 @@ impl PolledHints {
     fn read_hints(&mut self, conn: &Connection, seen: &PolledLock) -> rusqlite::Result<()> {
         let PolledLock { newest, .. } = *seen;
         if self.last.is_none() && self.audience == Audience::Observers {
-            // Their address is always the same: what is there was told to others.
+            // The address of observers is always the same: the hints in the file were for earlier ones.
             self.last = Some(newest);
         }
         if self.last == Some(newest) {
@@ -157,7 +157,7 @@ impl PolledHints {
         }
         let oldest: Option<i64> = conn.prepare_cached(sql::OLDEST_WAKE)?.query_row([], |row| row.get(0))?;
         if self.last.zip(oldest).is_some_and(|(last, oldest)| last + 1 < oldest) {
-            // Some are gone that nobody here has read.
+            // Some hints were deleted before this process read them.
             self.found.push_back(WakeEvent::All);
         }
         let new = (self.last.unwrap_or(0), newest, self.process.to_string(), self.audience as u8);
@@ -169,7 +169,7 @@ impl PolledHints {
         Ok(())
     }
 
-    /// How long to wait, for one with so many ahead, after what has moved since the last look.
+    /// How long to wait, with this many places ahead, by how far the queue has moved since the last poll.
     fn approach(&mut self, foremost: Foremost, front: Option<i64>, now: Moment) -> Duration {
         let Foremost { name, ahead, .. } = foremost;
         let Some(front) = front else { return self.pauses.lengthen(ahead) };
@@ -200,7 +200,7 @@ impl WakeStream for PolledHints {
                 return wake;
             }
             if self.due.elapsed(self.host.now()) > self.pauses.longest(usize::MAX) {
-                // Nobody has listened for a while.
+                // No task has polled this stream for a while.
                 self.pauses.begin();
             }
             let pause = tokio::select! {
@@ -238,8 +238,8 @@ async fn touched(touches: &mut Option<Touches>) {
     }
 }
 
-/// What one statement reads: a poll takes one lock of SQLite's, reads a page or two of a table and of a queue, and
-/// gives the lock back.
+/// What one statement reads. A poll takes one lock of SQLite's, reads a page or two of a table and of a queue, and releases
+/// it.
 struct PolledLock {
     /// The last hint; zero if there was none yet.
     newest: i64,
@@ -248,7 +248,7 @@ struct PolledLock {
 }
 
 impl PolledLock {
-    /// Also adjusts how many are ahead of the foremost one.
+    /// Also updates how many places are ahead of the foremost one.
     fn read(conn: &Connection, foremost: Option<&mut Foremost>) -> rusqlite::Result<Self> {
         let name = foremost.as_ref().map_or("", |place| place.name.as_str());
         let seen = conn.prepare_cached(sql::GLANCE)?.query_row([name], |row| {
@@ -260,28 +260,27 @@ impl PolledLock {
             let ours = (place.name.as_str(), place.owner.to_string());
             place.number = number.query_row(ours, |row| row.get(0)).optional()?;
         }
-        // Numbers have gaps where places were given up, so there may be fewer. Without a place its turn has come, or it
-        // must ask.
+        // Numbers have gaps where places were given up, so fewer may be ahead. Without a place it has its turn, or must ask.
         let (own, front) = (place.number.unwrap_or(0), seen.front.unwrap_or(i64::MAX));
         place.ahead = place.ahead.min(usize::try_from(own.saturating_sub(front)).unwrap_or(0));
         Ok(seen)
     }
 }
 
-/// The pauses between two looks.
+/// The pauses between two polls.
 struct Pauses {
     first: Duration,
     longest: Duration,
     /// Added to the longest for each place ahead.
     per_place: Duration,
-    /// The longest of all, near the front and far from it: who is handed the lock must find that out with time left to
-    /// enter.
+    /// The longest of all, near the front and far from it. A waiter that is handed the lock must detect that with time left
+    /// to acquire it.
     near: Duration,
     far: Duration,
     far_from: usize,
     pause: Duration,
     per_change: Duration,
-    /// Between two looks for touches of the file.
+    /// Between two polls because of touches of the file.
     rest: Duration,
 }
 
@@ -290,7 +289,7 @@ impl Pauses {
         let ms = Duration::from_millis;
         let (first, longest, per_place) = match audience {
             Audience::Waiters => (ms(1), ms(25), PER_PLACE),
-            // A holder is robbed once in a blue moon, and a leader changes as rarely.
+            // A lock is rarely broken, and a leader rarely changes.
             Audience::Holders | Audience::Observers => (ms(100), ms(100), ms(0)),
         };
         Self {
@@ -306,37 +305,37 @@ impl Pauses {
         }
     }
 
-    /// The longest pause of one with so many ahead.
+    /// The longest pause of a waiter with this many places ahead.
     fn longest(&self, ahead: usize) -> Duration {
         let more = self.per_place.saturating_mul(u32::try_from(ahead).unwrap_or(u32::MAX));
         let bound = if ahead < self.far_from { self.near } else { self.far };
         self.longest.saturating_add(more).min(bound)
     }
 
-    /// There was something to hear, or nobody listened for a while.
+    /// There was a hint, or no task polled the stream for a while.
     fn begin(&mut self) -> Duration {
         self.pause = self.first;
         self.pause
     }
 
-    /// How long touches of the file are worth no look, after one that was made for such a touch: none, if there was something to see.
+    /// How long touches of the file cause no poll, after one that a touch caused: zero, if that poll found something.
     fn rest(&mut self, is_worth_it: bool) -> Duration {
         self.rest =
             if is_worth_it { Duration::ZERO } else { (self.rest * 2).clamp(self.first, self.longest(0)) };
         self.rest
     }
 
-    /// Nothing has moved since the last look.
+    /// Nothing has moved since the last poll.
     fn lengthen(&mut self, ahead: usize) -> Duration {
         self.pause = (self.pause * 2).clamp(self.first, self.longest(ahead));
         self.pause
     }
 
-    /// So many left the front in that time. The next look is half way to the own turn: so the looks while a queue moves are
-    /// as many as the logarithm of the places ahead.
+    /// `left` places went from the front in this time. The next poll is half way to the waiter's turn. So the number of
+    /// polls while a queue moves is the logarithm of the places ahead.
     fn follow(&mut self, ahead: usize, left: usize, time: Duration) -> Duration {
         if let Some(per_change) = time.checked_div(u32::try_from(left).unwrap_or(u32::MAX)) {
-            // One stall says little about the next change: who believed it would look too late, and be the next stall.
+            // One stall does not predict the next change: a waiter that relied on it would be late, and be the next stall.
             self.per_change = per_change.min(self.per_change * 2).max(FASTEST_CHANGE);
         }
         let half = self.per_change.saturating_mul(u32::try_from(ahead).unwrap_or(u32::MAX)) / 2;
@@ -345,11 +344,11 @@ impl Pauses {
     }
 }
 
-/// Who has so many ahead hears immediately that others leave hints. Those behind are woken for nothing.
+/// A waiter with at most this many ahead is notified of others' hints immediately. Those behind would wake for nothing.
 const NEAR: usize = 4;
-/// Added to the longest pause for each place ahead: one that waits alone is told soon, and a thousand cost little.
+/// Added to the longest pause for each place ahead: a waiter that is alone finds its turn soon, and a thousand cost little.
 const PER_PLACE: Duration = Duration::from_millis(5);
-/// How long a change of owner takes, as long as none was seen: a short time, so that the first look is not too late.
+/// How long a change of owner is assumed to take, until one was seen. Short, so that the first poll is not too late.
 const FAST_CHANGE: Duration = Duration::from_millis(1);
 /// No change of owner takes less.
 const FASTEST_CHANGE: Duration = Duration::from_micros(50);
@@ -366,7 +365,7 @@ mod tests {
         Pauses::of(Audience::Waiters, &Rules { far: Some(32), ..Rules::default() })
     }
 
-    /// L6: a waiter that is handed the lock has at least half of the time in which it must enter, when it finds that out.
+    /// L6: a waiter that is handed the lock detects that while at least half of its time to acquire is left.
     #[test]
     fn no_pause_is_longer_than_a_turn_can_wait() {
         let pauses = pauses();
@@ -377,7 +376,7 @@ mod tests {
         assert_eq!([0, 1, 10, 50, 4000].map(|ahead| pauses.longest(ahead)), [25, 30, 75, 275, 500].map(ms));
     }
 
-    /// L6: a waiter with one ahead for each change that comes looks in time, and not for each change.
+    /// L6: while a queue moves, a waiter polls before its turn has come, and not for each change.
     #[test]
     fn a_queue_that_moves_is_looked_at_as_often_as_its_length_has_digits() {
         for per_change in [1, 2, 10] {
@@ -393,7 +392,8 @@ mod tests {
         }
     }
 
-    /// One stall of a queue was taken for its pace: the next look came too late for the own turn, which was the next stall.
+    /// One stall of a queue was taken for its pace. The next poll came too late for the waiter's turn, which was the next
+    /// stall.
     #[test]
     fn a_stall_is_not_taken_for_the_pace() {
         let mut pauses = pauses();
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(pauses.follow(20, 10, ms(10)), ms(10));
     }
 
-    /// Others that change their locks all the time cost no more looks than the poll.
+    /// Others that change their locks all the time cause no more polls than the timer does.
     #[test]
     fn touches_that_are_for_others_are_minded_ever_more_rarely() {
         let mut pauses = pauses();
