@@ -19,8 +19,8 @@
 //! reading it first finds in its text whether there may be places next to it. A place is put there only while the
 //! text has that mark, and the write that removes the mark from the text is applied only if there is no such place.
 //!
-//! A store that has no room next to its cells keeps all places in them. A client that may not delete there puts no place
-//! next to a cell that has none, but sees those that are there, and stands behind them.
+//! A store that has no room next to its cells keeps all places in them. A client that may not delete there puts no
+//! place next to a cell that has none. But it sees the places that are there, and puts its own behind them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -51,7 +51,7 @@ pub(crate) struct Snapshot {
     pub(crate) is_long: bool,
     /// A client that reads this may move up the places next to it.
     pub(crate) may_move: bool,
-    /// None: there can be none.
+    /// `None`: there can be none.
     pub(crate) beside: Option<Beside>,
     /// Owners that are handed the lock when their places move into the queue: this must be written, or no hint
     /// reaches them.
@@ -90,7 +90,7 @@ impl Beside {
         Self { first, emptied, is_whole, own: own.and_then(place), ahead, may_begin }
     }
 
-    /// All of them, if they were read.
+    /// All of them, if all were read.
     pub(crate) fn whole(self) -> Option<Vec<Place>> {
         self.is_whole.then(|| self.first.into_iter().filter_map(|(_, place)| place).collect())
     }
@@ -114,7 +114,7 @@ impl Snapshot {
             }
         }
         let news = ledger.move_up(moment(now), rules, up);
-        // With the same text it was no shorter before: places that have not expired now had not expired then.
+        // With the same text the queue was no shorter before: places that have not expired now had not expired then.
         let may_move = ledger.waiting() <= LOW;
         let (is_long, beside) = (is_long(&state), overflow.map(Beside::of));
         Ok(Self { version, state, ledger, is_long, may_move, beside, news, now })
@@ -274,7 +274,7 @@ impl OwnPlaces {
         self.entry(name, owner, now, |waiter| std::mem::replace(&mut waiter.is_unacknowledged, true))
     }
 
-    /// It has this key.
+    /// Its place has this key.
     pub(crate) fn stands(&self, name: &LockName, owner: OwnerId, key: String, now: Moment) {
         self.entry(name, owner, now, |waiter| (waiter.key, waiter.is_unacknowledged) = (Some(key), false));
     }

@@ -139,7 +139,7 @@ pub trait Cell: Clone + Send + Sync + 'static {
     /// A stream of the hints for owners of a process.
     fn listen(self: &Arc<Self>, process: ProcessId, audience: Audience) -> Box<dyn WakeStream>;
 
-    /// Reads many cells; one answer for each, in order, and none for a cell that does not exist.
+    /// Reads many cells; one answer for each, in order, and `None` for a cell that does not exist.
     async fn read_many(
         &self,
         over: &Self::Connection,
@@ -214,13 +214,14 @@ pub const BESIDE: char = '\u{1}';
 /// Appended to the name of a lock, this sorts after all its places.
 pub const END: char = '\u{2}';
 
-/// The name of a row that a client puts into a table together with making it, in the same step: its version is the time of
-/// the store's clock, in µs, from when locks may be made in there. It is busy, so that no client deletes it. No lock has
-/// this name, and no list shows it.
+/// The name of a row that a client puts into a table when it makes the table, in the same step. Its version is the time
+/// of the store's clock, in µs, from when locks may be made in the table. It is busy, so that no client deletes it. No
+/// lock has this name, and no list shows it.
 ///
-/// **Why that is enough (L1).** A client that finds no table cannot tell whether one with leases was renamed away. A new
-/// table has no lock, so the first grant of each is preceded by [`Cell::make`], which compares that time in its own step,
-/// for every client. A person who makes a table decides that no lease is in another one: it has no such row, and no wait.
+/// **Why that is enough (L1).** A client that finds no table cannot know whether one with leases was renamed away. A
+/// new table has no lock, so the first grant of each is preceded by [`Cell::make`]. That compares the time in its own
+/// step, for every client. A person who makes a table decides that no lease is in another one: the new table has no
+/// such row, and no wait.
 pub const OPENS: &str = "\u{1}opens";
 /// How long no lock is made in a table that a client made: leases of that length may be in one that was there before.
 pub const OPENS_AFTER: Duration = Duration::from_secs(10);
@@ -330,8 +331,9 @@ pub struct Overflow {
     pub own: Option<String>,
     /// How many there are before that key.
     pub ahead: usize,
-    /// This client may put the first place there. One that cannot delete what it puts there must not, but its places
-    /// stand behind those that are there, as all others' do: a part of the queue that is left out is not empty.
+    /// This client may put the first place there. A client that cannot delete what it puts there must not. But its
+    /// places go behind those that are there, as the places of all clients do: a part of the queue that is left out is
+    /// not empty.
     // L7.
     pub may_begin: bool,
 }

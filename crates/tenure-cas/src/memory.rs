@@ -6,15 +6,15 @@ use std::{collections::HashMap, sync::Mutex, time::Duration};
 use tenure_core::{LockName, Moment, locked};
 use tenure_ledger::Ledger;
 
-/// How far the clock of a store that is not slow may be ahead of the estimate. A lease in the store may last that much longer than the
-/// ttl, never shorter.
+/// How far the clock of a store that is not slow may be ahead of the estimate. A lease in the store may last that much
+/// longer than the ttl, never shorter.
 pub const TOLERANCE: Duration = Duration::from_millis(100);
 
-/// How long an answer may take for which a first try allows.
+/// The longest time of an answer for which a first try allows.
 const SLOWEST: Duration = Duration::from_secs(2);
 
-/// How late a write may come at most, counted from its reading. A failover behind a pooler or a restored backup may have
-/// lost tokens in between that the reader does not know: they are of that time and later (L2). A later write reads
+/// How late a write may come at most, counted from its reading. In between, a failover behind a pooler or a restored
+/// backup may lose tokens that the reader does not know. They are of that time and later (L2). A later write reads
 /// again.
 pub(crate) const LATE: Duration = Duration::from_secs(5);
 
@@ -104,9 +104,9 @@ impl CellMemory {
         *locked(&self.clock) = Some(ClockReading { store, learned: now, took: sent.elapsed(now) });
     }
 
-    /// How far the store's clock may be ahead of the estimate at the next write. It is ahead by what the answer took
-    /// on its way back, and by what the request takes: the last one tells. Otherwise a store of more than
-    /// [`TOLERANCE`] to an answer would refuse each first try.
+    /// How far the store's clock may be ahead of the estimate at the next write. It is ahead by the time of the last
+    /// answer on its way back and of the next request on its way there: the last write shows how long these are.
+    /// Otherwise a store that needs more than [`TOLERANCE`] for an answer would refuse each first try.
     pub(crate) fn tolerance(&self) -> Duration {
         let took = locked(&self.clock).map_or(Duration::ZERO, |reading| reading.took);
         if took <= TOLERANCE { TOLERANCE } else { TOLERANCE + took.min(SLOWEST) }
@@ -184,8 +184,8 @@ mod tests {
         assert_eq!(memory.store_time(at(10_005)), Some(Duration::from_millis(1_009_990)));
     }
 
-    /// L6: a store of 500 ms to an answer refused each first try, so that a renewal took three answers, and leases were
-    /// lost.
+    /// L6: a store that needed 500 ms for an answer refused each first try. So a renewal took three answers, and leases
+    /// were lost.
     #[test]
     fn a_slow_store_is_allowed_what_its_last_answer_took() {
         for (took, tolerance) in [(99, 100), (500, 600), (9_000, 2_100)] {

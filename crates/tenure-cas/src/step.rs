@@ -4,21 +4,21 @@
 //! and text are still those that were read. Nothing is locked between the two. A verb waits for another
 //! client for one commit at most.
 //!
-//! **Why a time that was learned before the write is enough (L1, H2.2).** A verb runs at a time `now` that was read,
-//! or is guessed. Perhaps another server showed it: a proxy sends readings to a replica, an address moves. So the
-//! writer's clock judges it, in the step that writes: it must be between `now` and `until` (see [`Draft`]). The leases
-//! that had expired at `now` have expired by that clock as well. And no lease ends too early by it. Let `waited` be
-//! what this process has measured from the begin of the verb until it sent the write. Then `until` is the sum of
-//! `now`, `waited` and a tolerance ([`TOLERANCE`], or more if the last answer was slow), and a lease ends at the sum of
-//! `now`, ttl and the same tolerance: by the writer's clock no sooner than ttl − `waited` after the write, which came at
-//! least `waited` after the begin. Its owner treats it as held for the ttl, counted from before the begin. Any write of
-//! another client since the reading has changed the version, so this write fails. A write that waits for another
-//! transaction ends leases early, never late.
+//! **Why a time that was learned before the write is enough (L1, H2.2).** A verb runs at a time `now` that was read, or
+//! is guessed. Perhaps another server showed it: a proxy sends readings to a replica, an address moves. So the writer's
+//! clock judges it, in the step that writes: it must be between `now` and `until` (see [`Draft`]). The leases that had
+//! expired at `now` have expired by that clock as well. And no lease ends too early by it. Let `waited` be what this
+//! process has measured from the start of the verb until it sent the write. Then `until` is the sum of `now`, `waited`
+//! and a tolerance ([`TOLERANCE`], or more if the last answer was slow). A lease ends at the sum of `now`, ttl and the
+//! same tolerance: by the writer's clock no sooner than ttl − `waited` after the write, which came at least `waited`
+//! after the start. Its owner treats it as held for the ttl, counted from before the start. Any write of another client
+//! since the reading has changed the version, so this write fails. A write that waits for another transaction ends
+//! leases early, never late.
 //!
 //! **A missing cell is made first, without a holder.** Each write goes on top of a version from the store, and no
 //! two cells have the same first version. So a late claim, after the cell was granted to others and deleted, does
-//! not find its version, and cannot be granted a token below theirs (L2). `until` is never later than [`LATE`] after
-//! `now`: a backup may have restored the cell that the write was made from.
+//! not find its version, and cannot be granted a token below those of the others (L2). `until` is never later than
+//! [`LATE`] after `now`: a backup may have restored the cell that the write was made from.
 //!
 //! **The first try is blind.** It runs on the ledger that this process stored last, at a time that the
 //! store's clock has surely reached. The store confirms both, as it does for a reading.
@@ -113,7 +113,7 @@ impl<C: Cell> Locks<C> {
         Ok(over)
     }
 
-    /// Called only where a reading had them.
+    /// Called only if a reading had places next to the cell.
     pub(crate) fn beside(&self) -> &dyn PlacesBeside<C::Connection> {
         self.cell.beside().expect("BUG: a cell that is read with places beside it has some")
     }
@@ -136,7 +136,7 @@ pub(crate) struct StepStart {
     /// Lengthened by the tolerance.
     pub(crate) rules: Rules,
     pub(crate) now: Moment,
-    /// How far the writer's clock may be ahead of `now`, beside what the verb has waited.
+    /// How far the writer's clock may be ahead of `now`, in addition to what the verb has waited.
     pub(crate) tolerance: Duration,
 }
 
@@ -220,7 +220,7 @@ const ASKS: u32 = 50;
 /// A waiter asks at most this many times less often than by the rules: every 10 s instead of 2 s.
 const ASKS_LESS: u32 = 5;
 
-/// One verb on its way.
+/// One verb in progress.
 struct VerbRun<'a, C: Cell, V: CellVerb> {
     locks: &'a Locks<C>,
     name: &'a LockName,
@@ -391,7 +391,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         let (locks, claim) = (self.locks, self.verb.claim());
         let until = claim.map(|claim| locks.shared.own_places.until(self.name, claim.owner));
         let look = ReadRequest { until: until.unwrap_or_default(), creates: V::CREATES };
-        // The answer to a write has no places next to the cell, which only a renewal does not need.
+        // The answer to a write has no places next to the cell. Only a renewal does not need them.
         let mut reading = match self.found.take().filter(|_| !V::WAITS) {
             Some(found) => found,
             None => locks.cell.read(over, self.name, &look).await?,
@@ -420,7 +420,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
 
     /// How long a write waits for the client that has the cell locked; `yields`: it may be written later.
     fn patience(&self, yields: bool) -> Patience {
-        // Where others commit all the time, the cell is hardly ever free: a renewal gets in line.
+        // If others commit all the time, the cell is hardly ever free: a renewal waits in line.
         let is_hot = self.contention.as_ref().is_some_and(|cell| cell.has_moved);
         if yields || (!V::WAITS && is_hot) { Patience::Brief } else { V::PATIENCE }
     }
@@ -462,7 +462,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
             return Err(CellError::Refused(self.locks.cell.error(VerbError::Swallowed)));
         }
         let since = self.locks.shared.host.now();
-        // A cell that was made a moment ago has not.
+        // A cell that was made a moment ago has not moved.
         let moves = self.contention.as_ref().is_some_and(|cell| cell.version != version && cell.version != 0);
         // The client that had it locked has committed, so its transaction was not foreign.
         self.locked = if moves { 0 } else { self.locked };
@@ -476,8 +476,8 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         self.contention.iter_mut().for_each(|cell| cell.times = 0);
     }
 
-    /// Waits while a foreign transaction has the cell locked, for a random time, longer each time: a connection
-    /// that waits for a lock cannot serve others.
+    /// Waits a random time, longer each time, while a foreign transaction has the cell locked: a connection that waits
+    /// for a lock cannot serve others.
     async fn step_back(&self) {
         let host = &self.locks.shared.host;
         let mut chance = [0; 2];
@@ -541,8 +541,8 @@ impl<C: Cell> Locks<C> {
         let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, now, tolerance));
         let mut change = change.map_err(|error| self.cell.error(VerbError::Ledger(error)))?;
         let is_more = up.as_ref().map_or(was_long, |up| up.is_more);
-        // Where no place can be next to the cell, no client would detect that none is left there, and the cell
-        // would be long, and so busy, forever.
+        // Where no place can be next to the cell, no client would detect that none is left there. Then the cell would
+        // be long, and so busy, indefinitely.
         let is_long = is_more || has_beside && ledger.waiting() >= FRONT;
         let gone = up.map_or_else(Vec::new, |up| up.gone);
         change.wakes.splice(0..0, news);
@@ -612,10 +612,10 @@ impl<C: Cell> Locks<C> {
         (own, place): (Option<Place>, Place),
         mut draft: Draft<A>,
     ) -> Result<Tried<A>, CellError> {
-        // In three cases the cell is written before the waiter is answered. The turn of another owner has come
-        // (L6). The cell has no owner left, and the owners of the first places next to it have left without a
-        // release: no other client writes the cell then, and the waiters behind them would wait forever. Or there
-        // are places next to the cell without a mark in its text, because an older version of Tenure wrote it.
+        // In three cases the cell is written before the waiter is answered. The turn of another owner has come (L6).
+        // The cell has no owner left, and the owners of the first places next to it have left without a release: no
+        // other client writes the cell then, and the waiters behind them would wait indefinitely. Or there are places
+        // next to the cell without a mark in its text, because an older version of Tenure wrote it.
         let is_stuck = draft.ledger.is_deserted() && !draft.gone.is_empty();
         if !draft.change.wakes.is_empty() || is_stuck || !draft.was_long() {
             draft.patience = Patience::Brief;
@@ -827,7 +827,7 @@ impl<C: Cell> Drop for WriteInFlight<'_, C> {
     fn drop(&mut self) {
         if !self.is_settled {
             self.locks.shared.memory.add_unacknowledged(self.name, self.version);
-            // What it may have changed is no base for a guess.
+            // A cell that it may have changed is no base for a guess.
             self.locks.shared.memory.forget(self.name);
             self.locks.deliver(&self.hints);
         }
@@ -896,5 +896,5 @@ const ASIDE: u32 = 8;
 /// How often a cell may be read at one version. Once or twice there may be another reason: a connection that broke,
 /// or a cell that was deleted in between. The same number of cells may be made and deleted before they are written.
 const SWALLOWED: usize = 5;
-/// Before the next try of a verb that lost every race, or whose cell is locked.
+/// The pause before the next try of a verb that lost every race, or whose cell is locked.
 const PAUSE: Duration = Duration::from_millis(5);

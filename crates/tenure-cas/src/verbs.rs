@@ -83,7 +83,7 @@ impl<C: Cell> Backend for Locks<C> {
         let hint = Hint { audience, owner, is_behind: false };
         if self.cell.reaches(hint) {
             self.cell.deliver(hint);
-            // Observers are everywhere; a holder is in one process.
+            // Observers may be in every process; a holder is in one.
             if audience != Audience::Observers {
                 return Ok(());
             }
@@ -354,7 +354,7 @@ impl<C: Cell> RenewalBatch<'_, C> {
         Ok(found)
     }
 
-    /// All are written: that confirms a lease that is gone, too.
+    /// All are written: that also confirms that a lease is gone.
     fn drafts(&self, readings: Vec<Found>) -> Result<Vec<Numbered>, CellError> {
         let (locks, memory) = (self.locks, &self.locks.shared.memory);
         let mut drafts = Vec::new();
@@ -374,7 +374,8 @@ impl<C: Cell> RenewalBatch<'_, C> {
         Ok(drafts)
     }
 
-    /// Writes the drafts whose cells have not changed and that no client has locked. The others, as they were found.
+    /// Writes the drafts whose cells have not changed and that no client has locked. Returns the others as they were
+    /// found.
     async fn write(&mut self, drafts: Vec<Numbered>) -> Result<Vec<Found>, CellError> {
         let mut found = Vec::new();
         if drafts.is_empty() {
@@ -412,7 +413,8 @@ impl<C: Cell> RenewalBatch<'_, C> {
                     memory.forget(name);
                     found.extend(now.map(|now| (at, now)));
                 }
-                // A locked cell is renewed alone. The store alters the written text, which the next single verb detects.
+                // A locked cell is renewed alone. If the store altered the written text, the next single verb detects
+                // it.
                 WriteAnswer::Locked(_) | WriteAnswer::Done(_) => memory.forget(name),
             }
         }
@@ -689,7 +691,7 @@ mod tests {
             let mut ledger = Ledger::new(0);
             assert_eq!(verb.latest(&ledger), None);
             drop(ledger.claim(at(100), &rules, &claim).unwrap());
-            // L4: it is not written when the lease has ended, even if no other client has entered.
+            // L4: it is not written when the lease has ended, even if no other client has acquired the lock.
             assert_eq!(verb.latest(&ledger), Some(Duration::from_secs(160) - Duration::from_micros(1)));
             let start = StepStart { rules, now: at(100), tolerance };
             assert_eq!(verb.run(&mut ledger, &start).unwrap().answer, Noted::Noted);

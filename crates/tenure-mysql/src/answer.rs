@@ -10,16 +10,16 @@ pub(crate) struct Answer {
     pub(crate) rows: Vec<Row>,
     /// How many rows were written.
     pub(crate) written: u64,
-    /// The last `LAST_INSERT_ID(x)`, if the server says it.
+    /// The last `LAST_INSERT_ID(x)`, if the server returns it.
     pub(crate) id: u64,
-    /// A transaction is open behind it: what was written is no commit.
+    /// A transaction is open after the statement: what was written is not committed.
     pub(crate) is_in_transaction: bool,
     pub(crate) is_autocommit: bool,
 }
 
 impl Answer {
-    /// The last `LAST_INSERT_ID(x)`, which is a time in µs. `None` if the server does not say it: where the table has
-    /// a trigger, whatever that does, it says 0, and where a column counts the rows, that count.
+    /// The last `LAST_INSERT_ID(x)`, which is a time in µs. `None` if the server does not return it: if the table has
+    /// any trigger, it returns 0, and if a column counts the rows, that count.
     pub(crate) fn micros(&self) -> Option<u64> {
         (self.id >= EARLIEST).then_some(self.id)
     }
@@ -29,7 +29,7 @@ impl Answer {
         self.micros().map(Duration::from_micros)
     }
 
-    /// A column of a row; `None` if it is NULL or not there.
+    /// A column of a row; `None` if it is NULL or does not exist.
     pub(crate) fn bytes(&self, row: usize, column: usize) -> Option<&[u8]> {
         match self.rows.get(row)?.as_ref(column)? {
             Value::Bytes(bytes) => Some(bytes),
@@ -53,5 +53,5 @@ impl Answer {
     }
 }
 
-/// Since the Unix epoch: 2001. No clock shows less, and no table has so many rows.
+/// In µs since the Unix epoch: the year 2001. No clock shows less, and no table has so many rows.
 const EARLIEST: u64 = 1_000_000_000_000_000;

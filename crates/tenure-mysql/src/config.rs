@@ -26,13 +26,13 @@ pub struct Config {
     pub login: Login,
     /// The database. Default: the one that [`table`](Self::table) names.
     pub database: Option<String>,
-    /// A socket of this machine, in place of the servers.
+    /// A socket of this machine, instead of the servers.
     pub socket: Option<PathBuf>,
     /// Default: see [`TlsMode`].
     pub tls: Option<TlsMode>,
-    /// The certificate of the authority that signed the server's. Default: those that this machine trusts.
+    /// The certificate of the authority that signed the server's. Default: the authorities that this machine trusts.
     pub ca: Option<PathBuf>,
-    /// Our certificate, where the server wants to see one.
+    /// The client certificate, if the server asks for one.
     pub cert: Option<PathBuf>,
     /// The key of the client certificate.
     pub key: Option<PathBuf>,
@@ -40,25 +40,25 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// The table, `name` or `database.name`.
     pub table: String,
-    /// All clients write to one server of a cluster in which several could be written to.
+    /// All clients write to one server, in a cluster where several servers take writes.
     pub one_writer: bool,
     /// The rules of the queues.
     pub rules: Rules,
 }
 
-/// As the command `mysql` means `--ssl-mode`: without one, [`Preferred`](Self::Preferred), and
+/// The modes of `--ssl-mode` of the command `mysql`. Default: [`Preferred`](Self::Preferred), or
 /// [`VerifyCa`](Self::VerifyCa) if a CA is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsMode {
-    /// Never.
+    /// No TLS.
     Disabled,
-    /// If the server can, with whatever certificate.
+    /// TLS if the server supports it, with any certificate.
     Preferred,
-    /// With whatever certificate.
+    /// TLS with any certificate.
     Required,
     /// The CA has signed the certificate.
     VerifyCa,
-    /// And it is that of the host.
+    /// The CA has signed the certificate, and it is for the name of the host.
     VerifyIdentity,
 }
 
@@ -103,7 +103,7 @@ const SETTINGS: &[Row] = &[
     .means("`yes`: all clients write to one server of the cluster"),
 ];
 
-/// What ORMs and drivers write.
+/// Parameters of ORMs and drivers.
 const FOREIGN: &[Foreign] = &[
     Foreign("charset", &["utf8mb4", "utf8"], "names are sent in utf8mb4; leave it out"),
     Foreign("serverVersion", &["*"], ""),
@@ -209,7 +209,7 @@ impl Config {
         FORM.check(self)
     }
 
-    /// The URL that says the same. **It holds the password.**
+    /// The URL with the same settings. **It contains the password.**
     ///
     /// # Errors
     /// If the path of a file is not UTF-8.
@@ -227,25 +227,26 @@ impl Config {
         self.hosts.iter().map(|host| Server::Host(host.clone())).collect()
     }
 
-    /// Our certificate and its key.
+    /// The client certificate and its key.
     pub(crate) fn identity(&self) -> Result<Option<(&Path, &Path)>, ConfigError> {
         pair(("ssl-cert", self.cert.as_deref()), ("ssl-key", self.key.as_deref()))
     }
 
-    /// As the command `mysql`: a CA that is named is asked.
+    /// As in the command `mysql`: if a CA is named, certificates are checked against it.
     pub(crate) fn tls_mode(&self) -> TlsMode {
         let default = if self.ca.is_some() { TlsMode::VerifyCa } else { TlsMode::Preferred };
         self.tls.unwrap_or(default)
     }
 
-    /// With the password of the environment, where none is said. Once: a program may remove it from there.
+    /// With the password of the environment, if none is set. It is read once, because a program may remove it from
+    /// there.
     pub(crate) fn with_password(mut self) -> Self {
         let of_environment = || std::env::var("MYSQL_PWD").ok().map(Secret::from);
         self.login.password = self.login.password.or_else(of_environment);
         self
     }
 
-    /// The database of the table, if it has one of its own, and its name.
+    /// The database of the table, if one is named with it, and the name of the table in it.
     pub(crate) fn table_parts(&self) -> (Option<&str>, &str) {
         self.table.split_once('.').map_or((None, &*self.table), |(schema, name)| (Some(schema), name))
     }
@@ -256,7 +257,7 @@ impl Config {
         self.table.split('.').map(quoted).collect::<Vec<_>>().join(".")
     }
 
-    /// For people: where it is, without a secret.
+    /// For people: where the locks are, without a secret.
     pub fn place_name(&self) -> String {
         let servers: Vec<String> = self.servers().iter().map(Server::to_string).collect();
         let database = self.table_parts().0.or(self.database.as_deref()).unwrap_or_default();

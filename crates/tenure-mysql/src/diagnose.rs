@@ -1,4 +1,4 @@
-//! Findings about the server and our assumptions.
+//! Findings about the server and the conditions that the locks need.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,17 +20,17 @@ use crate::{
     sql,
 };
 
-/// What the server says of itself.
+/// What the server reports about itself.
 struct DatabaseFacts {
     server: ServerFacts,
     one_writer: bool,
-    /// The server's clock and ours, at about the same moment.
+    /// The server's clock and the client's, at about the same moment.
     clocks: (Duration, Duration),
-    /// Those that we may see.
+    /// The triggers that this user may see.
     triggers: String,
-    /// Of the URL: each with what tells it from others.
+    /// The servers of the URL that take writes: name and identity.
     writers: Vec<(String, String)>,
-    /// Of this server as a replica, in s; `None` if it is none, or does not say.
+    /// How far this server is behind as a replica, in s; `None` if it is not a replica, or does not report it.
     lag: Option<i64>,
 }
 
@@ -42,7 +42,7 @@ impl DatabaseFacts {
         let (schema, table) = shared.config.table_parts();
         let triggers = session.ask(sql::triggers(schema, table)).await?;
         let triggers = (0..triggers.rows.len()).filter_map(|row| triggers.text(row, 0));
-        // A right that few have, and a statement that some servers do not know.
+        // Few users have the right to this statement, and some servers do not support it.
         let replica = session.ask("SHOW SLAVE STATUS".into()).await.ok();
         let lag = replica.and_then(|answer| answer.named(0, "Seconds_Behind_Master"));
         Ok(Self {
@@ -56,8 +56,8 @@ impl DatabaseFacts {
     }
 }
 
-/// Looks at everything that a promise stands on, and tries the table. Leaves nothing behind, and makes no
-/// table. `over` makes a handle whose requests all go over this connection.
+/// Checks everything that a promise depends on, and tries the table. Leaves nothing behind, and makes no table. `over`
+/// makes a handle whose requests all use this connection.
 pub(crate) async fn examine<B: Backend>(
     shared: &Arc<Shared>,
     sessions: &Connections<Session>,
@@ -75,7 +75,7 @@ pub(crate) async fn examine<B: Backend>(
     let what = format!("{kind} {} at {place}", facts.server.setting("version"));
     let mut findings = vec![finding(Note, what, "nothing to do")];
     findings.extend(judged(&CHECKS, &facts));
-    // Another engine rolls nothing back.
+    // Other engines roll nothing back.
     let is_ours = matches!(&facts.server.table, LockTable::Ours(engine) if engine == "innodb");
     let is_usable = facts.server.must_be_ours(&place, facts.one_writer).is_ok();
     if is_ours && is_usable && facts.server.read_only().is_none() {
@@ -96,7 +96,7 @@ impl DatabaseFacts {
     }
 }
 
-/// Whether what was granted is there after a crash; who else writes; the table, and what was added to it.
+/// Whether grants survive a crash; which other servers take writes; the table, and additions to it.
 const CHECKS: [Check<DatabaseFacts>; 14] = [
     Check::new("autocommit", |it| {
         found(!it.server.is_enabled("autocommit"), Problem, error::NO_AUTOCOMMIT, "SET GLOBAL autocommit = 1")
@@ -191,7 +191,7 @@ const CHECKS: [Check<DatabaseFacts>; 14] = [
 async fn tried<B: Backend>(shared: &Arc<Shared>, over: impl FnOnce(Arc<Session>) -> B) -> Option<Finding> {
     let error = try_apart(shared, over).await.err()?;
     let what = match (error.kind(), error.outcome()) {
-        // It was written, and is not as it was written.
+        // The row was written, and has another content now.
         (ErrorKind::Corrupt, Outcome::Unknown) => {
             "a lock was tried, and the row is not what was written to it".to_owned()
         }

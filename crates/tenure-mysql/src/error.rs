@@ -1,4 +1,4 @@
-//! The one place where the driver's errors become ours.
+//! The one place where errors of the driver become errors of Tenure.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tenure_core::{
 
 use crate::answer::Answer;
 
-/// In the words of this store.
+/// The error in the terms of this store.
 pub(crate) fn worded(place: &str, trouble: VerbError) -> BackendError {
     let (kind, outcome, message) = match trouble {
         VerbError::Overtaken => (
@@ -47,7 +47,7 @@ pub(crate) fn worded(place: &str, trouble: VerbError) -> BackendError {
     BackendError::new(kind, outcome, message).with("mysql", place)
 }
 
-/// Where there is nothing to be read again.
+/// For a caller that does not read again.
 pub(crate) fn settled(place: &str, failure: CellError) -> BackendError {
     failure.into_error(|trouble| worded(place, trouble))
 }
@@ -56,7 +56,7 @@ pub(crate) fn refused(place: &str, kind: ErrorKind, message: impl Into<String>) 
     BackendError::new(kind, Outcome::NotApplied, message).with("mysql", place)
 }
 
-/// The table is not there, and was: what cannot be looked at is not empty.
+/// The table existed, and is missing now: a table that cannot be read is not an empty one.
 pub(crate) fn away(place: &str) -> CellError {
     let message = "the table of the locks is away, though this process has seen it: leases may be in it, so nothing is \
                    granted; put it back, or, if it is gone for good, make it as the README shows, when the longest \
@@ -64,14 +64,14 @@ pub(crate) fn away(place: &str) -> CellError {
     CellError::Refused(refused(place, Unavailable, message))
 }
 
-/// The table was made by a client a moment ago, which had seen none.
+/// A client that had found no table made this one a moment ago.
 pub(crate) fn young(place: &str, left: Duration) -> CellError {
     CellError::Refused(refused(place, Unavailable, tenure_cas::young(left)).retry_after(left))
 }
 
-/// A statement that failed after it may have been sent. Of the numbers that are known here, the server answers each
-/// instead of a commit, because a statement is a transaction. Any other may be a proxy's word for a server that it has
-/// lost (2013, 9001), or come in the middle of a commit: what happened is not known (L9).
+/// A statement that failed after it may have been sent. The server returns a number that is known here instead of a
+/// commit, because a statement is a transaction. Any other number may be that of a proxy that has lost its server
+/// (2013, 9001), or come in the middle of a commit: the outcome is unknown (L9).
 pub(crate) fn asked(place: &str, error: Error) -> CellError {
     let code = code(&error);
     match code {
@@ -93,15 +93,16 @@ pub(crate) fn asked(place: &str, error: Error) -> CellError {
     }
 }
 
-/// A statement that was answered, and is no commit.
+/// A statement that was answered, but not committed.
 pub(crate) fn uncommitted(place: &str, answer: &Answer) -> CellError {
     let message = if answer.is_autocommit { OPEN_TRANSACTION } else { NO_AUTOCOMMIT };
     let error = refused(place, Unsupported, message);
-    // It is rolled back with its connection, unless a pooler keeps that.
+    // The statement is rolled back with its connection, unless a pooler keeps the connection.
     if answer.written > 0 { CellError::Broken(error.of_unknown_outcome()) } else { CellError::Refused(error) }
 }
 
-/// A connection that could not be made: nothing was asked. `may_want_certificate`: TLS is spoken, and no certificate shown.
+/// A connection that could not be opened: no request was sent over it. `may_want_certificate`: TLS is used, without a
+/// client certificate.
 pub(crate) fn connecting(place: &str, error: Error, may_want_certificate: bool) -> BackendError {
     if let Some(fault) = TlsFault::of(&error) {
         let name = "write that name as the host, or use ssl-mode=VERIFY_CA";
@@ -127,7 +128,7 @@ pub(crate) fn connecting(place: &str, error: Error, may_want_certificate: bool) 
     refused(place, kind, message).caused_by(error)
 }
 
-/// The connection was left, and its answer did not come.
+/// The connection was abandoned, and the answer did not arrive.
 pub(crate) fn unanswered(place: &str) -> BackendError {
     let message = "the MySQL server did not answer in time";
     BackendError::new(TimedOut, Outcome::Unknown, message).with("mysql", place)
@@ -138,7 +139,7 @@ pub(crate) fn ended(place: &str) -> BackendError {
     refused(place, Unavailable, "the runtime in which the login was under way has ended")
 }
 
-/// No connection was made in time.
+/// The connection did not open in time: no request was sent over it.
 pub(crate) fn silent(place: &str, connect_timeout: Duration) -> BackendError {
     let message = format!("the MySQL server does not answer within connect_timeout={connect_timeout:?}");
     refused(place, Unavailable, message)
@@ -152,29 +153,29 @@ pub(crate) fn rivals(place: &str, rival: &str) -> BackendError {
     refused(place, Unavailable, message)
 }
 
-/// The server still has the connection before this one, and has not answered what was asked over it.
+/// The server still has an earlier connection, and has not answered the requests that were sent over it.
 pub(crate) fn occupied(place: &str) -> BackendError {
     let message =
         "the MySQL server does not answer, and has not ended an earlier connection of this process yet";
     refused(place, Unavailable, message)
 }
 
-/// The server says so; this user could write there.
+/// The server reports that it takes no writes, although this user could write there.
 pub(crate) fn read_only(place: &str, variable: &str) -> BackendError {
     refused(place, Unavailable, format!("this MySQL server takes no writes: {variable} is on"))
 }
 
-/// The server took writes when it was looked at, and does not any more.
+/// The server took writes when it was checked, and no longer does.
 pub(crate) fn is_demoted(error: &Error) -> bool {
     READ_ONLY.contains(&code(error))
 }
 
-/// The table was dropped.
+/// The table does not exist any more.
 pub(crate) fn is_table_missing(error: &Error) -> bool {
     code(error) == NO_SUCH_TABLE
 }
 
-/// 0: it is none of the server's.
+/// 0 if the error is not the server's.
 fn code(error: &Error) -> u16 {
     if let Error::Server(server) = error { server.code } else { 0 }
 }
@@ -187,15 +188,15 @@ fn judge(code: u16) -> Option<(ErrorKind, &'static str)> {
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const NO_SUCH_TABLE: u16 = 1146;
 pub(crate) const ACCESS_DENIED: u16 = 1045;
-/// Lost races between writers, in whatever isolation: a deadlock, a row that is there already, a row that has
-/// changed since the transaction began, a table that is being altered, a member of a group that rolls back.
+/// Lost races between writers, in any isolation level: a deadlock; a row or table that exists already; a row that has
+/// changed since the transaction began; a table that is being altered; a member of a group that rolls back.
 const OVERTAKEN: [u16; 6] = [1213, 1062, 1020, 1412, 1050, 3101];
 const READ_ONLY: [u16; 4] = [1290, 1792, 1836, 1874];
 
-/// Each says that the statement, or the login, was refused before anything was done, or was rolled back. Not here are
-/// those that may come in a commit: an error during it (1180), a server that shuts down (1053, 1077), a statement that was
-/// killed (1317, 1927), was out of time (1969, 3024), could not be logged (3, 1026), or whose connection was idle for too long (4031); and what a proxy
-/// may say of anything (1105).
+/// Each means that the statement, or the login, was refused before it had an effect, or was rolled back. Errors that
+/// may come in a commit are not here: an error during it (1180); a server that shuts down (1053, 1077); a statement
+/// that was killed (1317, 1927), timed out (1969, 3024) or could not be logged (3, 1026); and a connection that was
+/// idle for too long (4031). Neither is the number that a proxy may use for any error (1105).
 const CODES: [(&[u16], ErrorKind, &str); 16] = [
     (
         &[ACCESS_DENIED, 1698, 1820, 1862, 3118, 4151],
@@ -227,10 +228,10 @@ const CODES: [(&[u16], ErrorKind, &str); 16] = [
         "the table refuses what tenure writes: a column that was added needs a default, or a check is too strict",
     ),
     (&[1054, 1136, 1264, 1366], Corrupt, NOT_OURS),
-    // Of a cluster that is not ready, and of a connection whose tables another client of a pooler has locked.
+    // A cluster is not ready, or another client of a pooler has locked the tables of this connection.
     (&[1047, 1099, 1100, 1192, 1223], Unavailable, "the MySQL server cannot serve at present"),
     (
-        // What the statement is, and what a trigger, a view, a routine or a limit says of it.
+        // Errors of the statement itself, and refusals by a trigger, a view, a routine or a limit.
         &[
             1064, 1102, 1103, 1104, 1109, 1146, 1148, 1149, 1175, 1193, 1231, 1235, 1238, 1242, 1273, 1288,
             1292, 1305, 1347, 1348, 1356, 1370, 1411, 1422, 1436, 1442, 1449, 1471, 1644, 1690, 1701, 1971,
@@ -261,7 +262,7 @@ mod tests {
         asked("h", Error::Server(ServerError { code, message: String::new(), state: "HY000".into() }))
     }
 
-    /// L9: a proxy says 2013 or a number of its own for a server that it has lost, and the lease was there.
+    /// L9: a proxy that had lost its server returned 2013 or its own number, but the lease existed.
     #[test]
     fn a_number_that_is_not_known_says_nothing_of_what_happened() {
         for code in [2013, 2006, 9001, 1105, 1180, 1053, 1317, 1969, 3024, 1026, 65535] {

@@ -1,4 +1,4 @@
-//! What a connection finds: settings of the server, and the table, whether it is ours.
+//! What a connection finds: settings of the server, and whether the table is one of Tenure.
 
 use std::collections::HashMap;
 
@@ -10,13 +10,13 @@ use crate::{answer::Answer, error, sql::is_table};
 #[derive(Clone, Debug)]
 pub(crate) struct ServerFacts {
     pub(crate) table: LockTable,
-    /// We may delete rows: places may have some of their own, which would stay for ever otherwise.
+    /// This user may delete rows. Places may have separate rows, which would stay indefinitely otherwise.
     pub(crate) may_delete: bool,
-    /// Variables of the server by name, in small letters; those that it has of [`VARIABLES`].
+    /// Variables of [`VARIABLES`] that the server has, by name, in lower case.
     settings: HashMap<String, String>,
 }
 
-/// What was found where the table should be: ours is one that has what we use, whatever else it has.
+/// What was found where the table should be. A table is Tenure's if it has what Tenure uses, whatever else it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LockTable {
     /// With this engine.
@@ -26,14 +26,14 @@ pub(crate) enum LockTable {
     Strange(String),
 }
 
-/// What a connection asks first. A server answers those that it has, in one row each.
+/// The first query of a connection. A server returns one row for each of the variables that it has.
 pub(crate) fn variables() -> String {
     let names: Vec<String> = VARIABLES.iter().map(|name| format!("'{name}'")).collect();
     format!("SHOW VARIABLES WHERE Variable_name IN ({})", names.join(", "))
 }
 
-/// The columns of a table, in one row each: name, type, whether it is generated, engine, and the number of
-/// unique indexes that have the whole name and nothing else.
+/// The columns of a table, one row for each: name, type, whether it is generated, engine, and the number of unique
+/// indexes that have the whole name and nothing else.
 pub(crate) fn columns(schema: Option<&str>, table: &str) -> String {
     let of = |columns| is_table(columns, schema, table);
     format!(
@@ -45,7 +45,7 @@ pub(crate) fn columns(schema: Option<&str>, table: &str) -> String {
          ORDER BY c.ordinal_position",
         of(["s.table_schema", "s.table_name"]),
         of(["c.table_schema", "c.table_name"]),
-        // Said of both: a join on their names makes the server read the definition of every table that it has.
+        // The condition is repeated for `t`: a join on the names makes the server read the definitions of all its tables.
         of(["t.table_schema", "t.table_name"])
     )
 }
@@ -64,7 +64,7 @@ impl ServerFacts {
         Self { table, may_delete: true, settings }
     }
 
-    /// The value of a variable, in small letters; empty if the server does not have it.
+    /// The value of a variable, in lower case; empty if the server does not have it.
     pub(crate) fn setting(&self, name: &str) -> String {
         self.settings.get(name).map(|value| value.to_lowercase()).unwrap_or_default()
     }
@@ -73,24 +73,24 @@ impl ServerFacts {
         matches!(&*self.setting(name), "on" | "1")
     }
 
-    /// The variable by which the server takes no writes.
+    /// The variable by which the server takes no writes, if there is one.
     pub(crate) fn read_only(&self) -> Option<&'static str> {
         ["super_read_only", "innodb_read_only", "read_only", "transaction_read_only", "tx_read_only"]
             .into_iter()
             .find(|name| self.is_enabled(name))
     }
 
-    /// A statement may say that it goes by the server's clock: with `secure_timestamp` no session has another.
+    /// Whether a statement may set its clock to the server's: with `secure_timestamp` no session has another clock.
     pub(crate) fn sets_clock(&self) -> bool {
         !self.settings.is_empty() && matches!(&*self.setting("secure_timestamp"), "" | "no")
     }
 
-    /// Which server it is, whatever name led to it.
+    /// The identity of the server, whatever name led to it.
     pub(crate) fn identity(&self) -> String {
         ["server_uuid", "server_uid", "hostname", "port"].map(|name| self.setting(name)).join(" ")
     }
 
-    /// Each statement that writes is a commit here.
+    /// Each statement that writes is committed here.
     pub(crate) fn takes_writes(&self) -> bool {
         self.is_enabled("autocommit") && self.read_only().is_none()
     }
@@ -101,7 +101,7 @@ impl ServerFacts {
         self.read_only().map_or(Ok(()), |variable| Err(error::read_only(place, variable)))
     }
 
-    /// The cluster of which several servers take writes.
+    /// The cluster in which several servers take writes, if this server is in one.
     pub(crate) fn many_writers(&self) -> Option<&'static str> {
         let says =
             |mark: &str| ["version", "version_comment"].iter().any(|it| self.setting(it).contains(mark));
@@ -122,8 +122,8 @@ impl ServerFacts {
     }
 
     /// # Errors
-    /// If no lock can be kept here: the clocks of several servers that all take writes would judge one lease;
-    /// a statement would be no transaction; or the table is another program's.
+    /// If no lock can be kept here: the clocks of several servers that all take writes would judge one lease; a
+    /// statement would not be a transaction; or the table is another program's.
     pub(crate) fn must_be_ours(&self, place: &str, one_writer: bool) -> Result<(), BackendError> {
         if !self.is_enabled("autocommit") {
             return Err(error::refused(place, ErrorKind::Unsupported, error::NO_AUTOCOMMIT));
@@ -163,10 +163,10 @@ impl LockTable {
     }
 }
 
-/// Whether a type is one for a column of ours.
+/// Whether a column of this type can be used.
 type Fits = fn(&str) -> bool;
 
-/// The columns that we use, and which types lose nothing of what is written to them.
+/// The columns that Tenure uses, and the types that lose nothing of what is written to them.
 const OURS: [(&str, Fits); 5] = [
     ("name", |kind| {
         let length = kind.strip_prefix("varbinary(").and_then(|rest| rest.strip_suffix(')'));
@@ -196,7 +196,7 @@ const CLUSTERS: [(&str, &str); 10] = [
     ("memsql", "a SingleStore cluster"),
 ];
 
-/// Engines that keep a table in other servers.
+/// Engines that keep a table on other servers.
 const ENGINES: [(&str, &str); 4] = [
     ("ndbcluster", "an NDB cluster"),
     ("spider", "several servers, by the engine Spider"),
@@ -204,7 +204,7 @@ const ENGINES: [(&str, &str); 4] = [
     ("connect", "several servers, by the engine CONNECT"),
 ];
 
-/// What is asked of a server; none has all of them.
+/// The variables that are read; no server has all of them.
 const VARIABLES: [&str; 22] = [
     "secure_timestamp",
     "version",
@@ -234,7 +234,7 @@ const VARIABLES: [&str; 22] = [
 mod tests {
     use super::*;
 
-    /// What these servers answer to `SHOW VARIABLES`, by their documentation; of two an engine says it.
+    /// What these servers answer to `SHOW VARIABLES`, by their documentation. Two are recognized by their engine.
     #[test]
     fn databases_with_many_writers_are_refused_by_name() {
         for (engine, settings, name) in [

@@ -1,5 +1,5 @@
-//! `Sessions`: the connection of one handle, and its successor when it ends or is stuck; `Session`: one
-//! connection that has looked at its server and at the table.
+//! `Sessions`: the connection of one handle, and the next one when it ends or is stuck. `Session`: one connection, with
+//! the facts about its server and the table.
 
 use std::{
     borrow::Cow,
@@ -28,14 +28,14 @@ use crate::{
     sql::{CLOCK_OF_SERVER, SESSION, Sql, sent},
 };
 
-/// What all handles of one process have in common.
+/// The common state of all handles of one process.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) sql: Sql,
-    /// Whom a hint reaches: the server knows none.
+    /// Delivers hints inside this process: the server does not push any.
     pub(crate) notifier: Notifier,
-    /// The table was there: it is not made again.
+    /// This process has seen Tenure's table, so it does not make the table again.
     has_seen: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ impl Shared {
         Connections::new(self.host.clone(), open).easing(BackendError::after_success)
     }
 
-    /// Connects to the first server that answers, and that takes writes if there are several.
+    /// Connects to the first server that can be reached, and that takes writes if there are several.
     pub(crate) async fn open(self: Arc<Self>, slots: Arc<Slots>) -> Result<Session, BackendError> {
         let servers = self.config.servers();
         let is_choosy = servers.len() > 1;
@@ -85,7 +85,7 @@ impl Shared {
         }
     }
 
-    /// Another server of the URL that takes writes as well, if it says so soon: one that hangs delays no fail-over.
+    /// Another server of the URL that takes writes as well, if it answers soon: one that hangs delays no failover.
     async fn rival(self: &Arc<Self>, server: &Server, facts: &ServerFacts) -> Option<String> {
         for other in self.config.servers().into_iter().filter(|other| other != server) {
             let over = self.host.sleep_until(self.host.now() + SOON);
@@ -101,14 +101,14 @@ impl Shared {
         None
     }
 
-    /// What tells a server from others, if it takes writes.
+    /// The identity of a server, if it takes writes.
     async fn writer(self: &Arc<Self>, server: &Server) -> Option<String> {
         let slot = Arc::new(Slot::alone(self.host.clone()));
         let facts = self.open_one(server, slot).await.ok()?.facts();
         facts.read_only().is_none().then(|| facts.identity())
     }
 
-    /// The servers that take writes, each with its name and what tells it from others; one that cannot be reached is left out.
+    /// The servers that take writes, each with its name and identity. A server that cannot be reached is left out.
     pub(crate) async fn writers(self: &Arc<Self>) -> Vec<(String, String)> {
         let mut writers = Vec::new();
         for server in self.config.servers() {
@@ -120,8 +120,8 @@ impl Shared {
 
 /// One connection.
 ///
-/// A task of its own has it, and runs the statements in the order in which they were asked: a caller whose
-/// future rests or is dropped keeps no other one from the connection, and what was begun is finished.
+/// A separate task has it, and runs the statements in the order of the requests. So a caller whose future is not polled
+/// or is dropped does not keep others from the connection. A statement that was begun is finished.
 pub(crate) struct Session {
     shared: Arc<Shared>,
     name: String,
@@ -135,7 +135,7 @@ pub(crate) struct Session {
     pub(crate) is_read_only: AtomicBool,
     /// A lock is tried over it, in a transaction.
     is_trial: AtomicBool,
-    /// Another server of the URL took writes as well when it was opened.
+    /// Another server of the URL took writes as well when this connection was opened.
     rival: Option<String>,
 }
 
@@ -146,7 +146,7 @@ struct Request {
 }
 
 impl Session {
-    /// Connects, and looks at what is there.
+    /// Connects, and reads the facts about the server and the table.
     async fn open(shared: Arc<Shared>, server: &Server, slot: Arc<Slot>) -> Result<Self, BackendError> {
         let name = server.to_string();
         let login = {
@@ -159,7 +159,7 @@ impl Session {
         let is_mysql = conn.server_version().0 < 10;
         let (requests, asked) = mpsc::unbounded_channel();
         let (stall, end) = (StallDetector::new(shared.host.clone(), STUCK), Arc::<End>::default());
-        // The task ends with the connection, or when it is left.
+        // The task ends with the connection, or when the connection is abandoned.
         let driver = Driver { conn, asked, stall: stall.clone(), ending: Ending(end.clone()), slot };
         shared.host.spawn(Box::pin(driver.drive(shared.host.clone())));
         let facts = Mutex::new(ServerFacts::read(&Answer::default(), &Answer::default()));
@@ -167,8 +167,8 @@ impl Session {
         let (is_read_only, rival) = (AtomicBool::new(false), None);
         let session =
             Self { shared, name, requests, facts, stall, end, is_checked, is_read_only, is_trial, rival };
-        // Where a pooler drops the first, a statement waits longer for a lock. Where the second is refused, no other client
-        // may stop the clock either.
+        // If a pooler drops the first statement, statements wait longer for a lock. If the second one is refused, no
+        // other client may stop the clock either.
         for said in [SESSION, CLOCK_OF_SERVER].into_iter().filter(|_| is_mysql) {
             match session.ask(said.into()).await {
                 Ok(_) => {}
@@ -203,12 +203,13 @@ impl Session {
         locked(&self.facts).may_delete
     }
 
-    /// Looks at the server and at the table again.
+    /// Reads the facts about the server and the table again.
     pub(crate) async fn look(&self) -> Result<ServerFacts, CellError> {
         let (schema, table) = self.shared.config.table_parts();
         let variables = self.ask(variables()).await?;
         let mut facts = ServerFacts::read(&variables, &self.ask(columns(schema, table)).await?);
-        // A server that takes no writes would refuse that as well, and the connection would be left for it.
+        // A server that takes no writes would refuse the deletion as well, and the connection would be abandoned for
+        // that.
         if matches!(facts.table, LockTable::Ours(_)) && facts.takes_writes() {
             let deleted = self.ask(self.shared.sql.delete_nothing()).await;
             facts.may_delete =
@@ -221,10 +222,10 @@ impl Session {
         Ok(facts)
     }
 
-    /// Looks for the table. False: there never was one.
+    /// Looks for the table. False if there never was one.
     ///
     /// # Errors
-    /// If it was there, and is away now: leases may be in it.
+    /// If it existed and is missing now, because leases may be in it.
     pub(crate) async fn has_table(&self) -> Result<bool, CellError> {
         let is_there = self.look().await?.table != LockTable::Missing;
         if !is_there && self.shared.has_seen.load(Ordering::Acquire) {
@@ -245,7 +246,7 @@ impl Session {
         self.must_be_ours().map_err(CellError::Refused)
     }
 
-    /// Runs one statement, which is a transaction of its own.
+    /// Runs one statement, as a separate transaction.
     pub(crate) async fn ask(&self, sql: String) -> Result<Answer, CellError> {
         let awaited = self.stall.ask();
         let (reply, answer) = oneshot::channel();
@@ -272,7 +273,7 @@ impl Session {
             failure
         })?;
         if answer.is_in_transaction && !self.is_trial.load(Ordering::Acquire) {
-            // It ends with its connection.
+            // The transaction ends with its connection.
             self.leave();
             return Err(error::uncommitted(&self.name, &answer));
         }
@@ -292,7 +293,7 @@ impl Session {
     }
 
     /// # Errors
-    /// The last reading found `read_only`. This user may write there anyway, but other clients would not see it.
+    /// If the last reading found `read_only`. This user may write there anyway, but other clients would not see it.
     pub(crate) fn must_be_the_writer(&self) -> Result<(), CellError> {
         if !self.is_read_only.load(Ordering::Acquire) {
             return Ok(());
@@ -307,26 +308,26 @@ impl Session {
         self.ask("BEGIN".into()).await.map(drop)
     }
 
-    /// Others have left it, or it has ended: nothing happened, and the next try goes over another one.
+    /// The connection was abandoned or has ended: nothing happened, and the next try uses another one.
     fn unsent(&self) -> CellError {
         self.leave();
         CellError::Overtaken
     }
 
-    /// It was left more than 2 s ago, and no answer comes over it any more.
+    /// Waits until 2 s after the connection was abandoned. Then no answer is expected over it.
     async fn is_hopeless(&self) {
         self.end.wait().await;
         let host = &self.shared.host;
         host.sleep_until(host.now() + HOPELESS).await;
     }
 
-    /// Nothing more is asked over it.
+    /// Abandons the connection: no new request is sent over it.
     pub(crate) fn leave(&self) {
         self.end.set();
     }
 }
 
-/// Also an opening that was given up: a statement of it may wait for a lock.
+/// This abandons a dropped opening as well: one of its statements may wait for a lock.
 impl Drop for Session {
     fn drop(&mut self) {
         self.leave();
@@ -343,7 +344,7 @@ impl Link for Session {
     }
 }
 
-/// Says that a connection has ended, whatever ended its task.
+/// Signals that a connection has ended, whatever ended its task.
 struct Ending(Arc<End>);
 
 impl Drop for Ending {
@@ -363,7 +364,7 @@ struct Driver {
 }
 
 impl Driver {
-    /// Runs what is asked, one statement after the other. Ends with the connection, or when it is left.
+    /// Runs the requests, one after the other. Ends with the connection, or when it is abandoned.
     async fn drive(mut self, host: Arc<dyn Host>) {
         while let Some(Request { sql, reply }) = self.next().await {
             self.stall.on_sent();
@@ -399,7 +400,7 @@ impl Driver {
     async fn next(&mut self) -> Option<Request> {
         tokio::select! {
             biased;
-            // What was not sent yet is not sent late; and a transaction that may be open ends immediately.
+            // A request that was not sent yet is not sent late, and a transaction that may be open ends immediately.
             () = self.ending.0.wait() => None,
             asked = self.asked.recv() => asked,
         }
@@ -417,7 +418,7 @@ async fn run(conn: &mut Conn, sql: String) -> Result<Answer, Error> {
     Ok(Answer { rows, written, id, is_in_transaction, is_autocommit })
 }
 
-/// It was left, and its answer has had its time.
+/// Waits until the connection was abandoned and its answer is overdue.
 async fn overdue(end: &End, slot: &Slot) {
     end.wait().await;
     slot.overdue().await;
@@ -430,7 +431,7 @@ async fn connect(config: &Config, server: &Server, name: &str) -> Result<Conn, B
         Server::Socket(_) => TlsMode::Disabled,
         Server::Host(..) => config.tls_mode(),
     };
-    // A user who lacks a certificate gets the answer of a wrong password.
+    // A user without a certificate gets the answer of a wrong password.
     let is_bare = config.cert.is_none() && (config.ca.is_some() || config.tls.is_some());
     let failed = |error| error::connecting(name, error, is_bare && mode != TlsMode::Disabled);
     if mode == TlsMode::Disabled {
@@ -453,8 +454,8 @@ async fn connect(config: &Config, server: &Server, name: &str) -> Result<Conn, B
     }
 }
 
-/// Logs in, and once more if the password is refused: the driver drops a zero at the end of the challenge of
-/// `ed25519`, so that one login of 256 with the right password fails.
+/// Logs in, and once more if the password is refused. The driver drops a zero at the end of the challenge of `ed25519`,
+/// so one login of 256 with the right password fails.
 async fn log_in(options: Opts) -> Result<Conn, Error> {
     match Conn::new(options.clone()).await {
         Err(Error::Server(refusal)) if refusal.code == error::ACCESS_DENIED => Conn::new(options).await,
@@ -462,8 +463,8 @@ async fn log_in(options: Opts) -> Result<Conn, Error> {
     }
 }
 
-/// A name that the server's certificate is for, if the CA has signed it and nothing but the host's name is
-/// missing in it. The driver asks for the name even if told not to: it looks for other words of rustls.
+/// A name of the server's certificate, if the CA has signed it and it lacks nothing but the name of the host. The
+/// driver checks the name even if that is off, because it expects another error of rustls.
 fn other_name(error: &Error) -> Option<String> {
     let Error::Io(IoError::Io(io)) = error else { return None };
     let Some(rustls::Error::InvalidCertificate(CertificateError::NotValidForNameContext {
@@ -498,7 +499,7 @@ fn options(config: &Config, server: &Server, tls: Option<SslOpts>) -> Result<Opt
     Ok(builder.into())
 }
 
-/// Which servers are believed.
+/// Which certificates are accepted.
 fn trust(config: &Config, mode: TlsMode) -> Result<SslOpts, BackendError> {
     let identity = config.cert.clone().zip(config.key.clone());
     if let Some((certificate, key)) = &identity {
@@ -518,7 +519,7 @@ fn trust(config: &Config, mode: TlsMode) -> Result<SslOpts, BackendError> {
     }
     let roots = match &config.ca {
         Some(ca) => {
-            // So that a file that cannot be read is named.
+            // Read here, so that the error names a file that cannot be read.
             tls::authorities(ca, "ssl-ca")?;
             vec![ca.clone().into()]
         }
@@ -530,15 +531,15 @@ fn trust(config: &Config, mode: TlsMode) -> Result<SslOpts, BackendError> {
         .with_danger_skip_domain_validation(mode == TlsMode::VerifyCa))
 }
 
-/// How long nothing may be answered before others get a connection of their own.
+/// How long a connection may be silent before other callers get a new one.
 const STUCK: Duration = Duration::from_millis(500);
-/// How long other servers of the URL have to say that they take writes, too.
+/// How long other servers of the URL have to report that they take writes, too.
 const SOON: Duration = Duration::from_millis(300);
-/// How long an answer is waited for over a connection that was left.
+/// How long callers wait for an answer over an abandoned connection.
 const HOPELESS: Duration = Duration::from_secs(2);
-/// How long the last word to a server may take.
+/// How long the last message to a server may take.
 const GOODBYE: Duration = Duration::from_millis(100);
-/// How soon a server that has gone without a word is noticed by the system.
+/// How soon the system notices a server that has gone silently.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-/// No row is larger.
+/// In bytes: no row is larger.
 const PACKET_MAX: usize = 16 << 20;

@@ -1,27 +1,28 @@
-//! The statements, each with its contract. Each is a transaction of its own in one packet of text, and none
-//! needs a session.
+//! The statements, each with its contract. Each is a separate transaction in one packet of text, and none needs a
+//! session.
 //!
 //! Texts and names are written in hexadecimal, which means the same in every `sql_mode` and character set.
-//! What a statement answers travels with its own answer, `LAST_INSERT_ID(x)` as well: a pooler may lead the
-//! next one to another connection. A write does nothing where autocommit is off, since its yes would be no commit, and
-//! where the server takes no writes.
+//! What a statement returns travels with its own answer, `LAST_INSERT_ID(x)` as well: a pooler may lead the next one to
+//! another connection. A write does nothing if autocommit is off, because its success would not be a commit, or if the
+//! server takes no writes.
 
 use std::time::Duration;
 
 use tenure_cas::{BESIDE, CellWrite, END, NewPlace, Newcomer, OPENS, OPENS_AFTER, Patience};
 use tenure_core::{LockName, OwnerId};
 
-/// The server's clock in µs since the Unix epoch, when the statement began. In UTC: in a time zone with
-/// summer time an hour comes twice.
+/// The server's clock when the statement began, in µs since the Unix epoch. In UTC: in a time zone with summer time one
+/// hour comes twice.
 pub(crate) const CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
-/// What a session must be, whatever its server or another client of a pooler has made of it: a statement waits for a row
-/// or a table for a second, which is the shortest time; no answer is cut off. MySQL is told so once for each connection.
+/// The settings that a session needs, whatever the server or another client of a pooler has set. A statement waits for
+/// a row or a table for a second, which is the shortest time, and no answer is cut off. MySQL gets them once for each
+/// connection.
 pub(crate) const SESSION: &str = "SET SESSION lock_wait_timeout = 1, innodb_lock_wait_timeout = 1, \
                                   sql_select_limit = 18446744073709551615, sql_big_selects = 1, \
                                   sql_safe_updates = 0";
 
-/// The same in each statement, which MariaDB alone reads, and how long it waits for a lock, in s.
+/// The same in each statement, which only MariaDB reads, and how long the statement waits for a lock, in s.
 macro_rules! waiting {
     ($seconds:literal) => {
         concat!(
@@ -35,12 +36,12 @@ macro_rules! waiting {
     };
 }
 
-/// The statement waits for no lock. On MySQL it waits as [`SESSION`] says.
+/// The statement waits for no lock. On MySQL it waits as [`SESSION`] sets it.
 const NOT_WAITING: &str = waiting!("0");
-/// It waits for a second.
+/// The statement waits for a lock for a second.
 const WAITING: &str = waiting!("1");
 
-/// A statement as it is sent: one that does not say how long it waits waits for a second. `sets_clock`: it goes by the
+/// A statement as it is sent. If it does not set how long it waits, it waits for a second. `sets_clock`: it uses the
 /// server's clock, whatever `SET timestamp` has made of the session's.
 pub(crate) fn sent(sql: String, sets_clock: bool) -> String {
     let is_bare = ["SELECT", "(", "SHOW", "CREATE"].iter().any(|verb| sql.starts_with(verb));
@@ -51,7 +52,7 @@ pub(crate) fn sent(sql: String, sets_clock: bool) -> String {
 /// The same on MySQL, once for each connection.
 pub(crate) const CLOCK_OF_SERVER: &str = "SET SESSION timestamp = DEFAULT";
 
-/// What a statement says of itself begins with this.
+/// The settings in a statement begin with this.
 const SETS: &str = "/*M! SET STATEMENT ";
 
 /// The condition of each write. `root` may write despite `read_only`, but after a failover no other client would see it.
@@ -60,17 +61,18 @@ const SETS: &str = "/*M! SET STATEMENT ";
 const COUNTS: &str =
     "@@autocommit = 1 AND (CONCAT(@@global.read_only) IN ('0', 'OFF') OR RIGHT(USER(), 1) IN ('', '@'))";
 
-/// Whether autocommit is on; 8 where the server takes no writes; 9 where the clock of the session stands elsewhere than the server's although all has been said:
-/// a pooler has dropped it. `SYSDATE()` is the server's, and both are in the time zone of the session.
+/// Whether autocommit is on; 8 if it is on and the server takes no writes; 9 if the clock of the session still differs
+/// from the server's, because a pooler has dropped the setting. `SYSDATE()` is the server's clock, and both are in the
+/// time zone of the session.
 const AUTOCOMMIT: &str = "IF(ABS(TIMESTAMPDIFF(SECOND, SYSDATE(), NOW())) < 5, \
                           IF(CONCAT(@@global.read_only) IN ('0', 'OFF'), @@autocommit, @@autocommit * 8), 9)";
 
-/// Its clock. Out: as [`Sql::read`], without a row.
+/// The server's clock. Out: as [`Sql::read`], without a row.
 pub(crate) fn time() -> String {
     format!("SELECT NULL, NULL, {CLOCK}, {AUTOCOMMIT}")
 }
 
-/// The triggers of a table, those that we have the right to see. Out: name.
+/// The triggers of a table that this user may see. Out: name.
 pub(crate) fn triggers(schema: Option<&str>, table: &str) -> String {
     format!(
         "SELECT trigger_name FROM information_schema.triggers WHERE {} ORDER BY trigger_name",
@@ -78,9 +80,9 @@ pub(crate) fn triggers(schema: Option<&str>, table: &str) -> String {
     )
 }
 
-/// That a row of `information_schema`, with these two columns for it, is about this table.
+/// The condition that a row of `information_schema`, with these two columns for the table, is about this table.
 pub(crate) fn is_table(columns: [&str; 2], schema: Option<&str>, table: &str) -> String {
-    // As the server compares names of its own.
+    // Compared as the server compares its own names.
     let text = |name: &str| format!("CONVERT({} USING utf8)", hex(name));
     let schema = schema.map_or_else(|| "DATABASE()".to_owned(), text);
     format!("{} = {schema} AND {} = {}", columns[0], columns[1], text(table))
@@ -97,10 +99,10 @@ impl Sql {
         Self { table }
     }
 
-    /// Reads one lock with the first places behind its queue. `until`: up to which key places are counted. Out: version,
-    /// state, time, autocommit, how many places stand before that key; no version: there is no such lock. Then a row for
-    /// the place at that key and one for each of the first places, with key and state in place of version and state, and
-    /// with 2 and 3 in place of autocommit; and with 4 for emptied ones, if they may be deleted.
+    /// Reads one lock with the first places behind its queue. `until`: the key up to which places are counted. Out:
+    /// version, state, time, autocommit, how many places are before that key; no version: there is no such lock. Then a
+    /// row for each place, with its name and state in place of version and state. In place of autocommit it has 2 for
+    /// the place at that key, 3 for each of the first places, and 4 for emptied ones, if they may be deleted.
     pub(crate) fn read(&self, name: &LockName, until: &str, may_delete: bool) -> String {
         let emptied = if may_delete { self.emptied(name) } else { String::new() };
         let (table, all, ahead) = (&self.table, places_of(name), self.ahead(name, until));
@@ -114,7 +116,7 @@ impl Sql {
         )
     }
 
-    /// The emptied ones of the first places. They were the first, so all of them are found in time.
+    /// Emptied places among the first ones. They were the first, so all of them are found in time.
     fn emptied(&self, name: &LockName) -> String {
         let (table, all) = (&self.table, places_of(name));
         format!(
@@ -123,7 +125,7 @@ impl Sql {
         )
     }
 
-    /// How many places stand before that key.
+    /// How many places are before that key.
     fn ahead(&self, name: &LockName, until: &str) -> String {
         if until.is_empty() {
             return "0".to_owned();
@@ -132,7 +134,7 @@ impl Sql {
         format!("(SELECT COUNT(*) FROM {table} WHERE {all} AND {THERE} AND name < {until})")
     }
 
-    /// The same of many, those that there are. Out: and name.
+    /// The same of many locks, without those that do not exist. Out: also the name.
     pub(crate) fn read_many(&self, names: &[&LockName]) -> String {
         let names: Vec<String> = names.iter().map(|name| hex(name.as_str())).collect();
         let (table, names) = (&self.table, names.join(", "));
@@ -141,8 +143,8 @@ impl Sql {
         )
     }
 
-    /// Makes the row of a lock that has no holder, where locks may be made; its version is the time. Out: the time,
-    /// as the id that was inserted, or another id; no row: it may not be made here, or not yet.
+    /// Makes the row of a lock that has no holder, if locks may be made; its version is the time. Out: the time as the
+    /// inserted id, or another id; no row: it may not be made here, or not yet.
     pub(crate) fn make(&self, name: &LockName, state: &str) -> String {
         let (table, name, state) = (&self.table, hex(name.as_str()), hex(state));
         format!(
@@ -153,7 +155,7 @@ impl Sql {
         )
     }
 
-    /// How long no lock may be made yet. Out: µs, if there is such a time.
+    /// How long no lock may be made yet. Out: µs; no row: locks may be made.
     pub(crate) fn opens(&self) -> String {
         let (table, name) = (&self.table, hex(OPENS));
         format!("SELECT version - {CLOCK} FROM {table} WHERE name = {name} AND version > {CLOCK}")
@@ -167,8 +169,8 @@ impl Sql {
         )
     }
 
-    /// Writes a row if it is as it was and the server's time lies between two points. Out: the time, as the
-    /// id that was inserted, or another id; no row: it is not as it was.
+    /// Writes a row if it is unchanged and the server's time is between two points. Out: the time as the inserted id,
+    /// or another id; no row: it was not written.
     pub(crate) fn write(&self, lock: &LockName, write: &CellWrite<'_>) -> String {
         let (version, before) = write.on;
         let (table, name, before, state) = (&self.table, hex(lock.as_str()), hex(before), hex(write.state));
@@ -183,7 +185,7 @@ impl Sql {
         )
     }
 
-    /// That no place but these stands beside the lock. In a table of its own, as MySQL wants it.
+    /// The condition that no place but these is next to the lock. In a derived table, because MySQL requires that.
     fn is_alone(&self, name: &LockName, gone: &[String]) -> String {
         let (table, all) = (&self.table, places_of(name));
         let gone =
@@ -193,8 +195,8 @@ impl Sql {
         )
     }
 
-    /// Deletes places; where that is not allowed it empties them, and another user deletes what is left, with what it
-    /// deletes. `those`: [`THERE`], or all.
+    /// Deletes places. If that is not allowed it empties them, and another user deletes the empty rows with those that
+    /// it deletes. `those`: [`THERE`] or [`ANY`].
     pub(crate) fn remove(
         &self,
         (name, keys): (&LockName, &[String]),
@@ -210,7 +212,7 @@ impl Sql {
         format!("{WAITING}{what} WHERE name IN ({rows}) AND {those} AND {COUNTS}")
     }
 
-    /// What a newcomer must know. Out: whether the lock begins so, the last place, that of the owner.
+    /// What a newcomer must know. Out: whether the lock has the required beginning, the last place, that of the owner.
     pub(crate) fn end(&self, name: &LockName, place: &NewPlace<'_>) -> String {
         let (table, all, length, behind) =
             (&self.table, places_of(name), place.behind.len(), hex(place.behind));
@@ -228,8 +230,7 @@ impl Sql {
         format!("(SELECT MAX(name) FROM {table} WHERE {all} AND LOCATE({owner}, state) > 0)")
     }
 
-    /// Puts a place behind the last one, by its number. Out: its number, as the id that was
-    /// inserted, or another id.
+    /// Puts a place behind the last one, by its number. Out: its number as the inserted id, or another id.
     pub(crate) fn stand(&self, name: &LockName, last: u64, place: &NewPlace<'_>) -> String {
         let (state, in_time) = (hex(place.state), is_within(place.within));
         let (table, beside) = (&self.table, hex(format!("{name}{BESIDE}")));
@@ -240,7 +241,7 @@ impl Sql {
         )
     }
 
-    /// Writes a place anew that was not emptied.
+    /// Rewrites a place that was not emptied.
     pub(crate) fn keep(&self, name: &LockName, key: &str, place: &NewPlace<'_>) -> String {
         let (state, in_time) = (hex(place.state), is_within(place.within));
         let (table, row) = (&self.table, place_row(name, key));
@@ -256,8 +257,8 @@ impl Sql {
         format!("SELECT state FROM {table} WHERE {all} AND {THERE} ORDER BY name LIMIT {PLACES}")
     }
 
-    /// Puts a place into the text of a lock, whatever that is, behind the transaction that has the row
-    /// locked. No row: it was not put there.
+    /// Puts a place into the text of a lock, whatever that text is. Waits for the transaction that has the row locked.
+    /// No row: the place was not put there.
     pub(crate) fn enqueue(&self, name: &LockName, place: &Newcomer<'_>) -> String {
         let Newcomer { owner, state, long, each, most, within } = *place;
         let (table, name, owner) = (&self.table, hex(name.as_str()), hex(owner.to_string()));
@@ -276,7 +277,7 @@ impl Sql {
         )
     }
 
-    /// What is held or waited for. Out: name, state, time; by name, each lock before its places.
+    /// Locks that are held or waited for. Out: name, state, time; by name, each lock before its places.
     pub(crate) fn list(&self, prefix: &str) -> String {
         let (table, length, beside) = (&self.table, prefix.len(), hex(BESIDE.to_string()));
         let begins = if prefix.is_empty() {
@@ -291,7 +292,7 @@ impl Sql {
         )
     }
 
-    /// Leaves a hint for a process in a row of its own, behind those that are there.
+    /// Stores a hint for a process in a separate row, behind the hints that are there.
     pub(crate) fn leave_hint(&self, row: &str, hint: &str) -> String {
         let (table, row, hint) = (&self.table, hex(row), hex(hint));
         format!(
@@ -307,8 +308,8 @@ impl Sql {
         format!("SELECT version, state FROM {} WHERE name = {}", self.table, hex(row))
     }
 
-    /// Rows behind a name, in their order, without a lock on any. Out: name, version, state, whether the row is
-    /// free and was not used for a day, time.
+    /// Rows behind a name, in their order, without locking any. Out: name, version, state, whether the row is free and
+    /// was not used for a day, time.
     pub(crate) fn old(&self, behind: &[u8]) -> String {
         let (table, behind) = (&self.table, hex(behind));
         format!(
@@ -317,13 +318,13 @@ impl Sql {
         )
     }
 
-    /// Deletes nothing, if that is allowed.
+    /// Deletes nothing, if this user may delete.
     pub(crate) fn delete_nothing(&self) -> String {
         let (table, name) = (&self.table, hex(BESIDE.to_string()));
         format!("{NOT_WAITING}DELETE FROM {table} WHERE name = {name} AND version = -1")
     }
 
-    /// Deletes a free row that is as it was, if the server's time is not before that of its reading, which may be
+    /// Deletes a free row that is unchanged, if the server's time is not before that of its reading, which may be
     /// another server's.
     pub(crate) fn delete(&self, name: &[u8], version: i64, read: Duration) -> String {
         let (table, name, read) = (&self.table, hex(name), micros(read));
@@ -333,7 +334,7 @@ impl Sql {
         )
     }
 
-    /// Makes the table, and in the same step says from when locks may be made in it.
+    /// Makes the table, and stores in the same step from when locks may be made in it.
     pub(crate) fn create(&self) -> String {
         let (table, name, wait) = (&self.table, hex(OPENS), OPENS_AFTER.as_micros());
         format!(
@@ -344,24 +345,24 @@ impl Sql {
     }
 }
 
-/// That the server's clock is between two times.
+/// The condition that the server's clock is between two times.
 fn is_within((from, until): (Duration, Duration)) -> String {
     format!("{CLOCK} BETWEEN {} AND {}", micros(from), micros(until))
 }
 
-/// The columns, as the README shows them. Bytes all of them: no collation makes two names one.
+/// The columns, as the README shows them. All texts are bytes, so no collation makes two names one.
 const COLUMNS: &str = "name varbinary(600) NOT NULL PRIMARY KEY, version bigint NOT NULL, \
                        busy tinyint NOT NULL, used bigint NOT NULL, state mediumblob NOT NULL";
 
-/// In bytes: what is kept of the hints for a process; each is an owner in 48 hexadecimal digits.
+/// In bytes: how much is kept of the hints for a process. Each is an owner in 48 hexadecimal digits.
 const HINTS_MAX: usize = 64 * 48;
 
-/// That a row is a place of this lock.
+/// The condition that a row is a place of this lock.
 fn places_of(name: &LockName) -> String {
     format!("name > {} AND name < {}", hex(format!("{name}{BESIDE}")), hex(format!("{name}{END}")))
 }
 
-/// That a place was not emptied.
+/// The condition that a place was not emptied.
 pub(crate) const THERE: &str = "state <> X''";
 /// Any place.
 pub(crate) const ANY: &str = "TRUE";
@@ -375,16 +376,16 @@ fn rows(name: &LockName, keys: &[String]) -> String {
     keys.iter().map(|key| place_row(name, key)).collect::<Vec<_>>().join(", ")
 }
 
-/// How many places are read with the row: some may be dead, and readers move up together.
+/// How many places are read with the row: some may have expired, and readers move up together.
 pub(crate) const READ: usize = 16;
-/// Among how many of the first places emptied ones are looked for.
+/// Emptied places are looked for among this many of the first places.
 const EMPTIED: usize = 64;
-/// Said in place of a limit of the session.
+/// Used in place of a limit of the session.
 const MOST: u64 = u64::MAX;
-/// More than may wait for one lock are not shown.
+/// The maximum number of waiters of one lock: no more places are shown.
 const PLACES: usize = 4096;
 
-/// A text as no `sql_mode` and no character set can read it otherwise.
+/// A text that every `sql_mode` and character set reads as the same.
 pub(crate) fn hex(text: impl AsRef<[u8]>) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let text = text.as_ref();
@@ -398,7 +399,7 @@ pub(crate) fn hex(text: impl AsRef<[u8]>) -> String {
     hex
 }
 
-/// A time as the server's clock counts.
+/// A time in the unit of the server's clock.
 fn micros(since_epoch: Duration) -> i64 {
     i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX)
 }

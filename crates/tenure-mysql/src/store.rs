@@ -1,4 +1,4 @@
-//! `RowStore`: a lock is a row. What `tenure-cas` asks of a cell, said in statements.
+//! `RowStore`: a lock is a row. Does with statements what `tenure-cas` requires of a cell.
 
 use std::{
     sync::{Arc, Mutex, atomic::Ordering},
@@ -27,20 +27,20 @@ use crate::{
     sql,
 };
 
-/// A handle to the locks in a table of a MariaDB or MySQL database; the first request connects. Each verb is
-/// that of a lock in a cell: see `tenure-cas`.
+/// A handle to the locks in a table of a MariaDB or MySQL database; the first request connects. The verbs are those of
+/// a lock in a cell: see `tenure-cas`.
 pub fn backend(config: Config, host: Arc<dyn Host>) -> impl Backend {
     let rules = config.rules;
     Locks::new(RowStore::new(Shared::new(config, host.clone())), host, rules)
 }
 
-/// What one handle knows of the store.
+/// The state of one handle.
 struct RowStore {
     shared: Arc<Shared>,
     sessions: Connections<Session>,
-    /// In place of `sessions`: the connection of a lock that is tried in a transaction.
+    /// Used instead of `sessions`: the connection over which a lock is tried in a transaction.
     trial: Option<Arc<Session>>,
-    /// Behind which name old rows are looked for next.
+    /// The name behind which old rows are looked for next.
     swept: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -51,11 +51,11 @@ impl Cell for RowStore {
     fn promises(&self) -> Promises {
         let mut promises = promises("mysql");
         promises.restart = Restart::Survives;
-        // A replica that is not waited for has not everything yet.
+        // A replica for which commits do not wait may lack the last writes.
         promises.fail_over = Some(Restart::Lost);
         promises.reach = "all clients of the database";
         promises.chosen_owner = true;
-        // Of the claim ttl, four fifths: how often the first waiters ask.
+        // How often the first waiters ask: four fifths of the claim ttl.
         promises.wake = WakeSupport::Asked(self.shared.config.rules.claim_ttl * 4 / 5);
         promises.places = Some(8);
         promises
@@ -67,7 +67,7 @@ impl Cell for RowStore {
             None => self.sessions.get().await?,
         };
         if purpose != ConnectionPurpose::Keep && self.trial.is_none() && over.must_be_ours().is_err() {
-            // It may have been mended since this one looked.
+            // The server may have been corrected since this connection checked it.
             over.leave();
             over = self.sessions.get().await?;
             over.must_be_ours()?;
@@ -91,7 +91,7 @@ impl Cell for RowStore {
         let until = match &look.until {
             Until::Nothing => "",
             Until::Key(key) => key,
-            // Behind all digits.
+            // Behind all digits of keys.
             Until::End => "g",
         };
         let may_delete = session.may_delete();
@@ -135,7 +135,7 @@ impl Cell for RowStore {
         }
         let Some(at) = answer.time() else { return self.made(session, name, state).await.map(Some) };
         let version = i64::try_from(at.as_micros()).unwrap_or(i64::MAX);
-        // Another trigger may change what is written to it.
+        // Another trigger may change what is written to the row.
         let is_ours = self.is_as_written(session, name, (version, state)).await? != Some(false);
         Ok(Some(NewCell { version, at, is_ours }))
     }
@@ -192,10 +192,10 @@ impl Cell for RowStore {
         if self.ask_in_line(session, self.shared.sql.enqueue(name, place)).await?.written == 0 {
             return Ok(None);
         }
-        // What others write before it is read is what they would have written after it, too.
+        // Writes of other clients before this reading do no harm: they would write the same after it.
         match self.read(session, name, &ReadRequest::default()).await {
             Ok(reading) => Ok(Some(reading)),
-            // L9: the place is there.
+            // L9: the place exists.
             Err(failure) => Err(CellError::Broken(error::settled(session.name(), failure))),
         }
     }
@@ -247,7 +247,7 @@ impl Cell for RowStore {
     fn listen(self: &Arc<Self>, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
         let notifications = self.shared.notifier.subscribe(process, audience);
         if audience == Audience::Waiters {
-            // They ask.
+            // Waiters ask again anyway.
             return Box::new(notifications);
         }
         let (row, due) = (hint_row(process, audience), self.shared.host.now());
@@ -283,7 +283,7 @@ impl PlacesBeside<Arc<Session>> for RowStore {
         }
         match answer.micros() {
             Some(number) => Ok(Some(format!("{number:016x}"))),
-            // L9: it stands there.
+            // L9: the place exists.
             None => self
                 .own_key(session, name, place.owner)
                 .await
@@ -328,7 +328,7 @@ impl RowStore {
         Self { sessions: shared.sessions(), shared, trial: None, swept: Arc::default() }
     }
 
-    /// One that asks all over this connection.
+    /// A store that sends all requests over this connection.
     fn over(&self, session: Arc<Session>) -> Self {
         Self { trial: Some(session), ..self.clone() }
     }
@@ -349,8 +349,8 @@ impl RowStore {
         Ok(row.and_then(|row| Some(row.split_once(BESIDE)?.1.to_owned())))
     }
 
-    /// Runs a statement that waits for the client that has the row locked. The server has no shorter wait than a
-    /// second, and one is enough: that is no commit, but a stranger's transaction.
+    /// Runs a statement that waits for the client that has the row locked. The shortest wait of the server is a second,
+    /// which is enough: a longer lock is not a commit, but a foreign transaction.
     async fn ask_in_line(&self, session: &Session, sql: String) -> Result<Answer, CellError> {
         session.write(sql).await.map_err(|failure| match failure {
             CellError::Locked => CellError::Refused(error::worded(session.name(), VerbError::Locked)),
@@ -358,7 +358,7 @@ impl RowStore {
         })
     }
 
-    /// The row that was made just now, where the server does not say when.
+    /// The row that was made just now, if the server did not return the time.
     async fn made(&self, session: &Session, name: &LockName, state: &str) -> Result<NewCell, CellError> {
         let after = async {
             let answer = session.ask(self.shared.sql.made(name)).await?;
@@ -370,22 +370,22 @@ impl RowStore {
             }
             // Another client has written it since.
             Ok(None) => Err(CellError::Overtaken),
-            // L9: it is made.
+            // L9: the row exists.
             Err(failure) => Err(CellError::Broken(error::settled(session.name(), failure))),
         }
     }
 
-    /// The server's clock after a write, where the server does not say it with the write.
+    /// The server's clock after a write, if the server did not return it with the write.
     async fn time_after(&self, session: &Session) -> Result<Duration, CellError> {
         let answer = session.ask(sql::time()).await;
         let read = answer.and_then(|answer| time(&answer, 0, 2).ok_or_else(|| unreadable(session)));
-        // L9: it is written.
+        // L9: it was written.
         read.map_err(|failure| CellError::Broken(error::settled(session.name(), failure)))
     }
 
-    /// Whether the row has what was written to it, which a trigger may change (L1); `None` if that is not known.
-    /// The server cannot answer that with the write, so the first write of each connection is read back, and
-    /// the rows that it makes before.
+    /// Whether the row has what was written to it, which a trigger may change (L1); `None` if that is not known. The
+    /// server cannot return that with the write. So the first write of each connection is read back, and so are the
+    /// rows that the connection makes before.
     async fn is_as_written(
         &self,
         session: &Arc<Session>,
@@ -397,7 +397,7 @@ impl RowStore {
         }
         let reading = match self.read(session, name, &ReadRequest::default()).await {
             Ok(reading) => reading,
-            // L9: it is written.
+            // L9: it was written.
             Err(failure) => return Err(CellError::Broken(error::settled(session.name(), failure))),
         };
         // Another client may have written since.
@@ -417,7 +417,7 @@ impl RowStore {
         }
         let (session, shared, swept) = (session.clone(), self.shared.clone(), self.swept.clone());
         self.shared.host.spawn(Box::pin(async move {
-            // A user that may not delete has rows that stay.
+            // If the user may not delete, the rows stay.
             if let Err(failure) = sweep(&session, &shared, &swept).await {
                 tracing::debug!(?failure, "nothing was swept");
             }
@@ -425,13 +425,13 @@ impl RowStore {
     }
 }
 
-/// The row in which hints for a process are left: no lock has such a name.
+/// The row in which hints for a process are stored: no lock has such a name.
 fn hint_row(process: ProcessId, audience: Audience) -> String {
     format!("\u{1}{}{process}", if audience == Audience::Holders { 'h' } else { 'o' })
 }
 
-/// The hints of other processes for holders or observers, read once a second while somebody listens: a lock
-/// is seldom broken or watched.
+/// Hints of other processes for holders or observers, read once a second while a caller listens: a lock is seldom
+/// broken or watched.
 struct RowHints {
     store: Arc<RowStore>,
     process: ProcessId,
@@ -439,14 +439,14 @@ struct RowHints {
     row: String,
     /// How many there were when they were read last.
     seen: i64,
-    /// When they are read next: a caller that comes and goes does not put that off.
+    /// When they are read next: a caller that comes and goes does not delay that.
     due: Moment,
     notifications: Notifications,
 }
 
 impl RowHints {
     /// # Errors
-    /// If the store does not answer: nothing is heard then.
+    /// If the store does not answer: then no hint is received.
     async fn look(&mut self) -> Result<(), BackendError> {
         let (store, audience) = (&self.store, self.audience);
         let session = store.sessions.get().await?;
@@ -492,7 +492,7 @@ impl WakeStream for RowHints {
     }
 }
 
-/// Looks at the rows behind those that were looked at last.
+/// Checks the rows behind those that were checked last, and deletes old ones.
 async fn sweep(session: &Session, shared: &Shared, swept: &Mutex<Vec<u8>>) -> Result<(), CellError> {
     let behind = locked(swept).clone();
     let answer = session.ask(shared.sql.old(&behind)).await?;
@@ -502,7 +502,7 @@ async fn sweep(session: &Session, shared: &Shared, swept: &Mutex<Vec<u8>>) -> Re
         let state = answer.text(row, 2).unwrap_or_default();
         let is_old = answer.number(row, 3) == Some(1);
         let now = time(&answer, row, 4).unwrap_or_default();
-        // What is no ledger is a place or a hint.
+        // A text that is not a ledger is a place or a hint.
         let is_noted = decode(&state).is_ok_and(|ledger| ledger.has_memo(Moment { boot: now, wall: now }));
         if is_old && !is_noted {
             session.ask(shared.sql.delete(name, version, now)).await?;
@@ -515,7 +515,7 @@ async fn sweep(session: &Session, shared: &Shared, swept: &Mutex<Vec<u8>>) -> Re
 fn reading(session: &Session, answer: &Answer, row: usize) -> Result<CellReading, CellError> {
     session.is_read_only.store(answer.number(row, 3) == Some(8), Ordering::Release);
     if !matches!(answer.number(row, 3), Some(1 | 8)) {
-        // It may have a transaction open, which ends with it.
+        // The connection may have an open transaction, which ends with it.
         session.leave();
         let is_stopped = answer.number(row, 3) == Some(9);
         let message = if is_stopped { error::STOPPED_CLOCK } else { error::NO_AUTOCOMMIT };
@@ -535,7 +535,7 @@ fn overflow(name: &LockName, answer: &Answer, may_begin: bool) -> Overflow {
     let first: Vec<_> = of(3).filter_map(|row| Some((key(&text(row, 0))?, text(row, 1)))).collect();
     let emptied = of(4).filter_map(|row| key(&text(row, 0))).collect();
     let ahead = usize::try_from(answer.number(0, 4).unwrap_or(0)).unwrap_or(usize::MAX);
-    // The row of the lock itself has 0 or 1 there.
+    // The row of the lock itself has 0, 1, 8 or 9 there.
     let (is_whole, own) = (first.len() < sql::READ, of(2).next().map(|row| text(row, 1)));
     Overflow { first, emptied, is_whole, own, ahead, may_begin }
 }
@@ -555,5 +555,5 @@ fn unreadable(session: &Session) -> CellError {
 const OWNER: usize = 48;
 /// How often hints are read.
 const LOOK: Duration = Duration::from_secs(1);
-/// Of 256: one insert in 64 sweeps.
+/// Out of 256: one insert in 64 starts a sweep.
 const SWEEP_CHANCE: u8 = 4;

@@ -23,38 +23,41 @@ pub use tenure_client::url::UrlError as ConfigError;
 /// Where PostgreSQL is and how its locks behave. A URL fills it, or a program does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The servers: a host, or the folder of a socket, which begins with a slash; and its own port.
+    /// The servers. Each is a host or the folder of a socket, which begins with a slash; and its own port, if it has
+    /// one.
     pub hosts: Vec<NamedHost>,
-    /// The port of those that have none of their own.
+    /// The port of servers that are named without one.
     pub port: u16,
     /// User and password.
     pub login: Login,
-    /// The database. Default: that of the user's name.
+    /// The database. Default: the one with the name of the user.
     pub database: Option<String>,
-    /// Settings of the session. A program may have a secret there.
+    /// Settings of the session. They may contain a secret.
     pub options: Option<Secret>,
-    /// What the server shows of us.
+    /// The name of this client, as the server shows it.
     pub application: String,
     /// Default: see [`TlsMode`].
     pub tls: Option<TlsMode>,
-    /// The certificate of the authority that signed the server's; `system` stands for those that this machine trusts.
+    /// The certificate of the authority that signed the server's. `system` means the authorities that this machine
+    /// trusts.
     pub ca: Option<PathBuf>,
-    /// Our own certificate, where the server wants to see one.
+    /// The client certificate, if the server asks for one.
     pub cert: Option<PathBuf>,
     /// The key of the client certificate.
     pub key: Option<PathBuf>,
     /// Whether the login is bound to the channel of TLS.
     pub channel_binding: ChannelBinding,
-    /// A file with passwords, one line for each `host:port:database:user:password`, as libpq reads it at each connect.
+    /// A file of passwords, one line for each `host:port:database:user:password`. It is read at each connect, as in
+    /// libpq.
     pub passfile: Option<PathBuf>,
-    /// Whether a server that takes no writes is passed over; always, where there are several. Otherwise it is asked what it can
-    /// answer: what is held, and not for a lock.
+    /// Whether a server that takes no writes is refused. Among several servers such a server is always skipped. If it
+    /// is accepted, it shows which locks are held, and grants none.
     pub must_write: bool,
-    /// How long a connection may take to open.
+    /// How long a server may be silent while a connection opens.
     pub connect_timeout: Duration,
     /// The table, `name` or `schema.name`.
     pub table: String,
-    /// Over which connection hints come.
+    /// The connection over which hints arrive.
     pub listen: Listen,
     /// The rules of the queues.
     pub rules: Rules,
@@ -67,40 +70,41 @@ pub(crate) enum PgServer {
     Socket(PathBuf, u16),
 }
 
-/// As libpq means `sslmode`: without one, [`Prefer`](Self::Prefer), and [`VerifyCa`](Self::VerifyCa) if a CA is named.
+/// The modes of libpq's `sslmode`. Default: [`Prefer`](Self::Prefer), or [`VerifyCa`](Self::VerifyCa) if a CA is named,
+/// or [`VerifyFull`](Self::VerifyFull) if that is `system`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsMode {
-    /// Never.
+    /// No TLS.
     Disable,
-    /// If the server can, with whatever certificate.
+    /// TLS if the server supports it, with any certificate.
     Prefer,
-    /// With whatever certificate, unless a CA is named.
+    /// TLS with any certificate, unless a CA is named.
     Require,
     /// The CA has signed the certificate.
     VerifyCa,
-    /// And it is that of the host.
+    /// The CA has signed the certificate, and it is for the name of the host.
     VerifyFull,
 }
 
-/// Whether the login is bound to the channel of TLS, as libpq means it.
+/// Whether the login is bound to the channel of TLS, as in libpq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChannelBinding {
     /// Never.
     Disable,
-    /// Where the server can.
+    /// If the server supports it.
     Prefer,
-    /// Or there is no login.
+    /// Always: otherwise the login fails.
     Require,
 }
 
-/// Over which connection hints come.
+/// The connection over which hints arrive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// That of the verbs, if it leads to the server itself.
+    /// The connection of the verbs, if it leads to the server itself.
     Same,
-    /// Over none: waiters ask again.
+    /// No connection: waiters ask again.
     Off,
-    /// Another one, past the pooler.
+    /// Another connection, past the pooler.
     At(Box<Config>),
 }
 
@@ -192,9 +196,9 @@ const SETTINGS: &[Row] = &[
     .means("instead of the path of the URL"),
 ];
 
-/// What else libpq knows, and what ORMs and other drivers write.
+/// Other parameters of libpq, and parameters of ORMs and other drivers.
 const FOREIGN: &[Foreign] = &[
-    // A dead connection is left after half a second of silence, whatever these say.
+    // A dead connection is abandoned after half a second of silence, whatever these settings are.
     Foreign("keepalives", &["*"], ""),
     Foreign("keepalives_idle", &["*"], ""),
     Foreign("keepalives_interval", &["*"], ""),
@@ -268,7 +272,7 @@ const TLS: Words<TlsMode> = Words(
     ],
 );
 
-/// The port of a server whose URL says none.
+/// The port of a server that is named without one.
 const PORT: u16 = 5432;
 
 impl Config {
@@ -336,7 +340,7 @@ impl Config {
 
     fn read_tls(&mut self, text: &str) -> Result<(), ConfigError> {
         self.tls = Some(match text {
-            // It is at least as good, and what libpq's default is.
+            // `Prefer` is at least as good as `allow`, and it is the default of libpq.
             "allow" => TlsMode::Prefer,
             "no-verify" => {
                 return Err(bad("sslmode=no-verify is node-postgres's word for sslmode=require; write that"));
@@ -367,7 +371,7 @@ impl Config {
         Ok(())
     }
 
-    /// One port for all servers, or one for each; a port that is named with its server counts.
+    /// One port for all servers, or one for each. A port that is named with its server takes precedence.
     fn read_ports(&mut self, text: &str) -> Result<(), ConfigError> {
         let given = |text: &str| if text.is_empty() { Ok(None) } else { port(text).map(Some) };
         let ports = text.split(',').map(given).collect::<Result<Vec<_>, _>>()?;
@@ -385,7 +389,7 @@ impl Config {
     }
 
     fn written_ports(&self) -> Result<Option<String>, ConfigError> {
-        // Behind a folder there is no port.
+        // In the URL a folder cannot be followed by a port.
         let own = |(_, own): &NamedHost| own.map(|port| port.to_string()).unwrap_or_default();
         if self.hosts.iter().any(|(host, own)| host.starts_with('/') && own.is_some()) {
             return Ok(Some(self.hosts.iter().map(own).collect::<Vec<_>>().join(",")));
@@ -421,13 +425,13 @@ impl Config {
             _ => {}
         }
         let parts: Vec<&str> = self.table.split('.').collect();
-        // PostgreSQL cuts longer names silently, so that two of them would be one table.
+        // PostgreSQL silently cuts longer names, so two names could mean one table.
         let is_name =
             |part: &&str| !part.is_empty() && part.len() <= 63 && !part.chars().any(char::is_control);
         if parts.len() > 2 || !parts.iter().all(is_name) {
             return Err(bad("table= is name or schema.name, each of 1 to 63 bytes, as in table=app.locks"));
         }
-        // It is that of one session, which no other client sees.
+        // `pg_temp` is the schema of one session: no other client sees it.
         if parts.len() == 2 && parts[0].starts_with("pg_temp") {
             return Err(bad("table= is in a schema that all clients see, which pg_temp is not"));
         }
@@ -437,14 +441,14 @@ impl Config {
         FORM.check(self)
     }
 
-    /// The URL that says the same. **It holds the password.**
+    /// The URL with the same settings. **It contains the password.**
     ///
     /// # Errors
     /// If the path of a file is not UTF-8.
     pub fn to_url(&self) -> Result<String, ConfigError> {
         let server = |(host, own): &NamedHost| match own {
             _ if host.starts_with('/') => encoded(host),
-            // The servers of this URL are decoded, which their names are not meant to be.
+            // Reading the URL decodes its servers, so a `%` of a name is encoded here.
             Some(port) => shown(&(host.clone(), *port)).replace('%', "%25"),
             None if host.contains(':') => format!("[{host}]").replace('%', "%25"),
             None => host.replace('%', "%25"),
@@ -468,7 +472,7 @@ impl Config {
         self.hosts.iter().map(server).collect()
     }
 
-    /// As libpq: a CA that is named is asked.
+    /// As in libpq: if a CA is named, certificates are checked against it.
     pub(crate) fn tls_mode(&self) -> TlsMode {
         match (self.tls, &self.ca) {
             (None, Some(ca)) if ca == SYSTEM => TlsMode::VerifyFull,
@@ -477,7 +481,7 @@ impl Config {
         }
     }
 
-    /// Our certificate and its key.
+    /// The client certificate and its key.
     pub(crate) fn identity(&self) -> Result<Option<(&Path, &Path)>, ConfigError> {
         pair(("sslcert", self.cert.as_deref()), ("sslkey", self.key.as_deref()))
     }
@@ -487,12 +491,13 @@ impl Config {
         self.ca.as_deref().filter(|ca| *ca != SYSTEM)
     }
 
-    /// Whether a server that takes no writes is passed over for the next one.
+    /// Whether a server that takes no writes is skipped.
     pub(crate) fn needs_writes(&self) -> bool {
         self.must_write || self.hosts.len() > 1
     }
 
-    /// With the password of the environment, where none is said. Once: a program may remove it from there.
+    /// With the password of the environment, if none is set. It is read once, because a program may remove it from
+    /// there.
     pub(crate) fn with_password(mut self) -> Self {
         let of_environment = || std::env::var("PGPASSWORD").ok().map(Secret::from);
         self.login.password = self.login.password.or_else(of_environment);
@@ -502,12 +507,12 @@ impl Config {
         self
     }
 
-    /// The schema of the table, where one is named, and its name in there.
+    /// The schema of the table, if one is named, and the name of the table in it.
     pub(crate) fn table_parts(&self) -> (Option<&str>, &str) {
         self.table.split_once('.').map_or((None, &*self.table), |(schema, name)| (Some(schema), name))
     }
 
-    /// For people: where it is, without a secret.
+    /// For people: where the locks are, without a secret.
     pub fn place_name(&self) -> String {
         let hosts: Vec<String> = self.servers().iter().map(PgServer::to_string).collect();
         let database = self.database.as_ref().or(self.login.user.as_ref()).map_or("", String::as_str);
@@ -528,7 +533,7 @@ fn not_past_the_pooler(error: ConfigError) -> ConfigError {
     bad(format!("listen= is off, or a URL that leads past the pooler, with every & as %26: {error}"))
 }
 
-/// As the file of a CA: those that this machine trusts.
+/// As the file of a CA, this word means the authorities that this machine trusts.
 const SYSTEM: &str = "system";
 
 #[cfg(test)]
@@ -606,7 +611,7 @@ mod tests {
         assert!(matches!(read("postgres://h/d?listen=off").listen, Listen::Off));
     }
 
-    /// What providers and ORMs print, and what libpq's own defaults are.
+    /// Parameters that providers and ORMs print, and the defaults of libpq.
     #[test]
     fn what_changes_nothing_here_is_taken() {
         let plain = read("postgres://h/d");
@@ -671,8 +676,8 @@ mod tests {
         }
     }
 
-    /// A password with a character that means something in a URL was cut there, and its rest was printed, as the name of a database
-    /// or of a parameter that there is not.
+    /// A password with a character that has a meaning in a URL was cut at that character. Its rest was printed, as the
+    /// name of a database or of an unknown parameter.
     #[test]
     fn nothing_shows_a_part_of_a_password_that_is_not_encoded() {
         for (url, part) in [
@@ -695,7 +700,7 @@ mod tests {
         );
     }
 
-    /// A CA that was named was not asked where the mode was a weak one, and nobody said so.
+    /// With a weak mode, certificates were silently not checked against the CA that was named.
     #[test]
     fn a_ca_that_is_named_is_asked() {
         let tls = |query: &str| {

@@ -1,5 +1,5 @@
-//! One connection: socket, TLS, login, and the way to stop what it does; and what a server must show to be believed, as libpq's
-//! `sslmode` says.
+//! One connection: socket, TLS, login, cancel requests, and the check of the server's certificate as in libpq's
+//! `sslmode`.
 
 use std::{
     fs,
@@ -37,18 +37,18 @@ use crate::{
     schema::not_one_writer,
 };
 
-/// Moves bytes and tells what the server says unasked; ends with the connection.
+/// Moves bytes and returns the messages that the server sends without a request. Ends with the connection.
 pub(crate) type Driver = Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, Error>>> + Send>;
 
-/// A connection that is logged in. Nothing moves until its driver is polled.
+/// A connection that is logged in. No byte moves until its driver is polled.
 pub(crate) struct Opened {
     pub(crate) client: Client,
     pub(crate) driver: Driver,
-    /// Our end, by which we know whether the server sees it.
+    /// The client's end of the socket. If the server sees the same end, no pooler is between them.
     pub(crate) own_end: Option<SocketAddr>,
 }
 
-/// Connects and logs in. What is sent and heard is told to the detector.
+/// Connects and logs in. The detector is notified of sent and received bytes.
 pub(crate) async fn open(
     config: &Arc<Config>,
     place: &PgServer,
@@ -87,7 +87,7 @@ async fn log_in(
     Ok((client, is_cockroach(&connection), driver(connection)))
 }
 
-/// Asks the server to stop what a connection does.
+/// Asks the server to stop the statement that a connection runs.
 pub(crate) async fn cancel(
     config: &Config,
     place: &PgServer,
@@ -117,7 +117,7 @@ fn handshake(
     Ok(handshake)
 }
 
-/// It says so itself, and does not take all that is asked next.
+/// CockroachDB reports itself by this parameter. It does not accept all statements that come next.
 fn is_cockroach<T: TlsStream + Unpin>(connection: &Connection<Socket, T>) -> bool {
     connection.parameter("crdb_version").is_some()
 }
@@ -132,7 +132,7 @@ where
 fn settings(config: &Config, place: &PgServer) -> Result<tokio_postgres::Config, BackendError> {
     let mut settings = tokio_postgres::Config::new();
     settings.application_name(&config.application);
-    // As libpq: a socket of the same machine needs no TLS.
+    // As in libpq: a socket of the same machine needs no TLS.
     settings.ssl_mode(match (config.tls_mode(), place) {
         (TlsMode::Disable, _) | (_, PgServer::Socket(..)) => SslMode::Disable,
         (TlsMode::Prefer, _) => SslMode::Prefer,
@@ -160,8 +160,8 @@ fn settings(config: &Config, place: &PgServer) -> Result<tokio_postgres::Config,
     Ok(settings)
 }
 
-/// The password of the first line of a file of passwords that fits. As libpq: a file that is not there, or that others may
-/// read, is passed over.
+/// The password in the first matching line of a file of passwords. As in libpq, a file that does not exist, or that
+/// others may read, is skipped.
 fn passfile(file: &Path, config: &Config, place: &PgServer) -> Option<String> {
     let metadata = fs::metadata(file).ok()?;
     if metadata.mode() & 0o077 != 0 {
@@ -178,7 +178,7 @@ fn passfile(file: &Path, config: &Config, place: &PgServer) -> Option<String> {
     fs::read_to_string(file).ok()?.lines().find_map(|line| password_for(line, &wanted))
 }
 
-/// The fifth field of a line whose first four are these or `*`. A backslash stands before a colon or itself.
+/// The fifth field of a line whose first four are these or `*`. A backslash escapes a colon or a backslash.
 fn password_for(line: &str, wanted: &[&str; 4]) -> Option<String> {
     let (mut fields, mut letters) = (vec![String::new()], line.chars());
     while let Some(letter) = letters.next() {
@@ -201,7 +201,7 @@ async fn socket(place: &PgServer, stall: Arc<StallDetector>) -> io::Result<Socke
     }
 }
 
-/// What the server says unasked, next; nothing once the connection has ended.
+/// The next message that the server sends without a request; `None` once the connection has ended.
 pub(crate) async fn heard(driver: &mut Driver) -> Option<AsyncMessage> {
     poll_fn(|cx| driver(cx)).await?.ok()
 }
@@ -223,7 +223,7 @@ fn connector(config: &Config) -> Result<MakeRustlsConnect, BackendError> {
 }
 
 /// # Errors
-/// If the file of the CA cannot be read: also where no TLS will be spoken, as over a socket of this machine.
+/// If the file of the CA cannot be read, even where TLS is not used, as over a socket of this machine.
 fn check_authorities(config: &Config) -> Result<(), BackendError> {
     if config.root_cert().is_some() { roots(config).map(drop) } else { Ok(()) }
 }
@@ -233,7 +233,8 @@ fn roots(config: &Config) -> Result<RootCertStore, BackendError> {
     tls::authorities(path, "sslrootcert")
 }
 
-/// Believes a certificate that one of these authorities has signed, for any host; without authorities, any.
+/// Accepts a certificate for any host if one of these authorities has signed it. Without authorities, accepts any
+/// certificate.
 #[derive(Debug)]
 struct Lenient {
     roots: Option<RootCertStore>,

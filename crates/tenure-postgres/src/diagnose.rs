@@ -1,4 +1,4 @@
-//! Findings about the server and our assumptions.
+//! Findings about the server and the conditions that the locks need.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
     sql::Awaiting,
 };
 
-/// Settings of the server and rights of ours. In: table. Out: see [`DatabaseFacts::read`].
+/// Settings of the server and rights of this role. In: table. Out: see [`DatabaseFacts::read`].
 const QUESTION: &str = "SELECT current_setting('server_version'), current_setting('server_version_num')::int, \
     current_setting('fsync') = 'on', current_setting('synchronous_standby_names') = '', (SELECT count(*) FROM pg_stat_replication), \
     clock_timestamp(), c.relpersistence::text, \
@@ -39,10 +39,10 @@ const QUESTION: &str = "SELECT current_setting('server_version'), current_settin
     coalesce((SELECT n_dead_tup FROM pg_stat_all_tables WHERE relid = c.oid), 0) \
     FROM (SELECT to_regclass($1) AS oid) AS wanted LEFT JOIN pg_class c ON c.oid = wanted.oid";
 
-/// What the server says of itself, and what is known of the connection.
+/// What the server reports about itself, and what is known of the connection.
 struct DatabaseFacts {
     connection: ConnectionFacts,
-    /// Our clock, as the server answered.
+    /// The client's clock when the server had answered.
     ours: Duration,
     version: String,
     version_number: i32,
@@ -57,9 +57,9 @@ struct DatabaseFacts {
     triggers: String,
     rules: String,
     has_policies: bool,
-    /// For how long the oldest transaction of another session is open, as far as this role may see it, in seconds.
+    /// How long the oldest transaction of another session has been open, in seconds, as far as this role may see.
     open_s: f64,
-    /// The same of one that was prepared.
+    /// The same of a prepared transaction.
     prepared_s: f64,
     /// How many transactions the oldest replication slot holds back.
     slot_age: i64,
@@ -102,8 +102,8 @@ impl DatabaseFacts {
     }
 }
 
-/// Looks at everything that a promise stands on, and tries the table. Leaves nothing behind, and makes no
-/// table. `over` makes a handle whose requests all go over this connection.
+/// Checks everything that a promise depends on, and tries the table. Leaves nothing behind, and makes no table. `over`
+/// makes a handle whose requests all use this connection.
 pub(crate) async fn examine<B: Backend>(
     sessions: &SessionSource,
     hint_sessions: Option<&SessionSource>,
@@ -135,8 +135,8 @@ pub(crate) async fn examine<B: Backend>(
     Ok(findings)
 }
 
-/// What an opening that was measured asks of a ttl: a holder whose connection breaks opens another one and renews over it in the
-/// two thirds of its lease that are left.
+/// The ttl that a measured opening requires. A holder whose connection breaks opens another one and renews over it,
+/// within the two thirds of its lease that are left.
 fn slow(opening: Duration) -> Option<Finding> {
     let least = opening * 3;
     let what = format!(
@@ -147,7 +147,7 @@ fn slow(opening: Duration) -> Option<Finding> {
     found(least > Timing::DEFAULT_TTL, Warning, what, remedy)
 }
 
-/// The server that takes writes, or else the first that answers; and what is found of all that are named.
+/// The server that takes writes, or else the first one that answers; and findings about all named servers.
 async fn servers(sessions: &SessionSource) -> Result<(Arc<PgSession>, Vec<Finding>), BackendError> {
     let (mut answering, mut findings, mut last) = (Vec::new(), Vec::new(), None);
     for (name, opened) in sessions.each().await {
@@ -175,7 +175,7 @@ async fn servers(sessions: &SessionSource) -> Result<(Arc<PgSession>, Vec<Findin
     }
 }
 
-/// One of the servers that are named.
+/// One named server.
 struct ServerFacts {
     name: String,
     takes_writes: bool,
@@ -190,7 +190,7 @@ fn are_one(servers: &[&ServerFacts]) -> Option<Finding> {
     let differ = |(one, other): &(&ServerFacts, &ServerFacts)| {
         database(one).zip(database(other)).is_some_and(|(one, other)| one != other)
     };
-    // Two names may lead to one server, as two poolers before it do.
+    // Two names may lead to one server, as those of two poolers in front of it do.
     let both_write = |(one, other): &(&ServerFacts, &ServerFacts)| {
         one.takes_writes && other.takes_writes && (one.is.is_none() || one.is != other.is)
     };
@@ -202,8 +202,8 @@ fn are_one(servers: &[&ServerFacts]) -> Option<Finding> {
     differing.or_else(|| pairs().find(both_write).map(|pair| told(pair, "both take writes")))
 }
 
-/// Whether what was granted is there after a crash; the table and our rights; and what was added to the table
-/// that may change, swallow or hide what is written to it.
+/// Whether grants survive a crash; the table and the rights of this role; and additions to the table that may change,
+/// discard or hide writes.
 const CHECKS: [Check<DatabaseFacts>; 16] = [
     Check::new("version", |it| {
         let what = format!("PostgreSQL {} is older than 11", it.version);
@@ -294,14 +294,14 @@ const CHECKS: [Check<DatabaseFacts>; 16] = [
     }),
 ];
 
-/// Seconds: a transaction that is open for longer keeps the dead rows of busy locks.
+/// In seconds: a transaction that is open for longer keeps the dead rows of busy locks.
 const OLD_S: f64 = 60.0;
-/// So many transactions pass in some minutes of a busy lock.
+/// A busy lock has this many transactions in some minutes.
 const MANY_TRANSACTIONS: i64 = 100_000;
-/// Old versions of rows with which each request is slower.
+/// With this many old versions of rows each request is slower.
 const MANY_DEAD: i64 = 20_000;
 
-/// What it costs that waiters have no rows of their own.
+/// What it costs if waiters have no separate rows.
 const ALL_IN_ONE: &str = "all who wait for a lock have their places in its row: from some fifty processes on \
                           they keep its holder from it";
 
@@ -311,7 +311,7 @@ fn added(kind: &str, names: &str) -> Option<Finding> {
     found(!names.is_empty(), Warning, what, "drop them, unless they only read")
 }
 
-/// Whether hints can come.
+/// Whether hints can arrive.
 async fn hints(
     sessions: &SessionSource,
     hint_sessions: Option<&SessionSource>,
@@ -352,7 +352,7 @@ async fn tried<B: Backend>(
 ) -> Option<Finding> {
     let error = try_apart(sessions, over).await.err()?;
     let what = match (error.kind(), error.outcome()) {
-        // It was written, and is not as it was written.
+        // The row was written, and has another content now.
         (ErrorKind::Corrupt, Outcome::Unknown) => {
             "a lock was tried, and the row is not what was written to it".to_owned()
         }
@@ -369,7 +369,7 @@ async fn try_apart<B: Backend>(
     let shared = &sessions.shared;
     let session = Arc::new(sessions.apart().await?);
     let trial = async {
-        // What would come with the commit comes with each statement.
+        // Checks that are deferred to the commit come with each statement: this transaction has no commit.
         for begin in ["BEGIN", "SET CONSTRAINTS ALL IMMEDIATE"] {
             let begun = session.ask(begin, &[]).await;
             begun.map_err(|failure| error::settled(&shared.config.place_name(), failure))?;
@@ -426,7 +426,7 @@ mod tests {
         }
     }
 
-    /// `doctor` measured one answer, and advised by ten times that; a connection takes eight.
+    /// `doctor` measured one answer and based its advice on ten times that. A connection takes eight answers to open.
     #[test]
     fn an_opening_that_is_slow_is_a_finding() {
         assert_eq!(slow(Duration::from_secs(3)), None);
@@ -437,7 +437,7 @@ mod tests {
         );
     }
 
-    /// A URL that named two primaries was taken, and each process used the one that it reached first.
+    /// A URL that named two primaries was accepted, and each process used the one that it reached first.
     #[test]
     fn servers_that_are_not_one_are_a_finding() {
         let server = |name: &str, takes_writes, is: Option<(u64, Option<i64>)>| ServerFacts {

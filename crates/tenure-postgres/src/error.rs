@@ -1,4 +1,4 @@
-//! The one place where the driver's errors become ours.
+//! The one place where errors of the driver become errors of Tenure.
 
 use std::{error::Error as _, time::Duration};
 
@@ -15,7 +15,7 @@ use tokio_postgres::{
     error::{DbError, Severity, SqlState},
 };
 
-/// In the words of this store.
+/// The error in the terms of this store.
 pub(crate) fn worded(place: &str, trouble: VerbError) -> BackendError {
     match trouble {
         VerbError::Overtaken => overtaken(place),
@@ -27,12 +27,12 @@ pub(crate) fn worded(place: &str, trouble: VerbError) -> BackendError {
     }
 }
 
-/// Where there is nothing to be read again.
+/// For a caller that does not read again.
 pub(crate) fn settled(place: &str, failure: CellError) -> BackendError {
     failure.into_error(|trouble| worded(place, trouble))
 }
 
-/// The table is not there, and was: what cannot be looked at is not empty.
+/// The table existed, and is missing now: a table that cannot be read is not an empty one.
 pub(crate) fn away(place: &str) -> CellError {
     let message = "the table of the locks is away, though this process has seen it: leases may be in it, so nothing is \
                    granted; put it back, or, if it is gone for good, make it as the README shows, when the longest \
@@ -40,14 +40,13 @@ pub(crate) fn away(place: &str) -> CellError {
     CellError::Refused(refused(place, Unavailable, message))
 }
 
-/// The table was made by a client a moment ago, which had seen none.
+/// A client that had found no table made this one a moment ago.
 pub(crate) fn young(place: &str, left: Duration) -> CellError {
     CellError::Refused(refused(place, Unavailable, tenure_cas::young(left)).retry_after(left))
 }
 
-/// A statement that failed after it may have been sent. An error that the server itself answers says that
-/// nothing was applied: a statement is a transaction. Only what ends the connection may come after the commit
-/// (L9).
+/// A statement that failed after it may have been sent. If the server itself returns the error, nothing was applied,
+/// because a statement is a transaction. Only an error that ends the connection may come after the commit (L9).
 pub(crate) fn asked(place: &str, error: Error) -> CellError {
     let Some(db) = error.as_db_error().filter(|db| !ends_connection(db)) else {
         let message = "the connection to the PostgreSQL server broke";
@@ -68,7 +67,7 @@ pub(crate) fn asked(place: &str, error: Error) -> CellError {
     )
 }
 
-/// A connection that could not be made: nothing was asked.
+/// A connection that could not be opened: no request was sent over it.
 pub(crate) fn connecting(place: &str, error: Error) -> BackendError {
     if let Some(fault) = TlsFault::of(&error) {
         let message =
@@ -76,7 +75,7 @@ pub(crate) fn connecting(place: &str, error: Error) -> BackendError {
         return refused(place, Denied, message).caused_by(error);
     }
     let words = words(&error);
-    // Both have the code of a wrong password.
+    // Both of these have the code of a wrong password.
     if words.contains("client certificate") {
         let message = TlsFault::NoIdentity.message("PostgreSQL", "sslrootcert", "", ("sslcert", "sslkey"));
         return refused(place, Denied, message).caused_by(error);
@@ -93,19 +92,19 @@ pub(crate) fn connecting(place: &str, error: Error) -> BackendError {
     BackendError::new(kind, Outcome::NotApplied, message).with("postgres", place).caused_by(error)
 }
 
-/// The server, or a pooler, still has the connection before this one, and has not answered what was asked over it.
+/// The server, or a pooler, still has an earlier connection, and has not answered the requests that were sent over it.
 pub(crate) fn occupied(place: &str) -> BackendError {
     let message =
         "the PostgreSQL server does not answer, and has not ended an earlier connection of this process yet";
     refused(place, Unavailable, message)
 }
 
-/// The task that logged in was ended with its runtime.
+/// The task that was logging in has ended with its runtime.
 pub(crate) fn ended(place: &str) -> BackendError {
     refused(place, Unavailable, "the runtime in which the login was under way has ended")
 }
 
-/// It did not open in time: nothing was asked.
+/// The connection did not open in time: no request was sent over it.
 pub(crate) fn not_opened(place: &str, patience: Duration) -> BackendError {
     let message = format!(
         "the PostgreSQL server does not answer: no answer to a connection came within {patience:?} (connect_timeout=)"
@@ -122,20 +121,19 @@ pub(crate) fn refused(place: &str, kind: ErrorKind, message: impl Into<String>) 
     BackendError::new(kind, Outcome::NotApplied, message).with("postgres", place)
 }
 
-/// Many others write to the same row.
+/// Many other clients write to the same row.
 pub(crate) fn overtaken(place: &str) -> BackendError {
     let message = "other clients changed this lock during every attempt (heavy contention); try again";
     BackendError::new(Throttled, Outcome::NotApplied, message).with("postgres", place)
 }
 
-/// The server was stopped while it waited for a standby: it answers that the write is done, and no standby
-/// may have it.
+/// The wait for a standby was cancelled. The server reports that the write is done, but perhaps no standby has it.
 pub(crate) fn unconfirmed(place: &str) -> BackendError {
     let message = "the wait for a synchronous standby was cancelled, so the standby may lack this write";
     BackendError::new(Unavailable, Outcome::Unknown, message).with("postgres", place)
 }
 
-/// The connection was left, and its answer did not come.
+/// The connection was abandoned, and the answer did not arrive.
 pub(crate) fn unanswered(place: &str) -> BackendError {
     let message = "the PostgreSQL server did not answer in time";
     BackendError::new(ErrorKind::TimedOut, Outcome::Unknown, message).with("postgres", place)
@@ -147,14 +145,14 @@ pub(crate) fn row_locked(place: &str) -> BackendError {
     BackendError::new(Unavailable, Outcome::NotApplied, message).with("postgres", place)
 }
 
-/// The row has something else than what was written to it.
+/// The row has another content than was written to it.
 pub(crate) fn altered(place: &str) -> BackendError {
     let message =
         "a trigger on the table changes what Tenure writes, so no lock can be granted; drop the trigger";
     BackendError::new(Corrupt, Outcome::Unknown, message).with("postgres", place)
 }
 
-/// The row stays as it is, though no other client writes to it.
+/// The row stays unchanged after each write, though no other client writes to it.
 pub(crate) fn swallowed(place: &str) -> BackendError {
     let message = "writes to the row of the lock have no effect: a pooler sends SELECT to another server, whose \
                    clock or rows differ, or a trigger, a rule or a policy discards writes; send all statements to \
@@ -162,14 +160,14 @@ pub(crate) fn swallowed(place: &str) -> BackendError {
     BackendError::new(Corrupt, Outcome::NotApplied, message).with("postgres", place)
 }
 
-/// The queue of notifications has no room: the server refused the whole statement for that.
+/// The server's queue of notifications is full, so the server refused the whole statement.
 pub(crate) fn is_without_hints(failure: &CellError) -> bool {
     let CellError::Refused(error) = failure else { return false };
     let cause = error.source().and_then(|cause| cause.downcast_ref::<Error>());
     cause.and_then(Error::code) == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED)
 }
 
-/// It was ours, it is not any more, and it is not known whether our own request ended it.
+/// It existed, it no longer does, and it is not known whether this client's own request ended it.
 pub(crate) fn unsettled(place: &str) -> BackendError {
     let message = "the connection to the PostgreSQL server broke during a request; it is not known whether the \
                    request had an effect";
@@ -180,41 +178,42 @@ pub(crate) fn ledger(place: &str, error: LedgerError) -> BackendError {
     BackendError::new(error.kind(), Outcome::NotApplied, error.to_string()).with("postgres", place)
 }
 
-/// The table was dropped.
+/// The table does not exist any more.
 pub(crate) fn is_table_missing(error: &Error) -> bool {
     error.code() == Some(&SqlState::UNDEFINED_TABLE)
 }
 
-/// Another server might answer something else: this one took writes when it was looked at, and does not any more; or it stops,
-/// starts or recovers. The name of the host may lead to its successor by now, which only a new connection finds.
+/// Another server might return something else. This one took writes when it was checked, and no longer does; or it
+/// stops, starts or recovers. The name of the host may lead to the next primary by now, which only a new connection
+/// reaches.
 pub(crate) fn is_of_the_server(error: &Error) -> bool {
     let of_server =
         |code: &SqlState| *code == SqlState::READ_ONLY_SQL_TRANSACTION || code.code().starts_with("57P0");
     error.code().is_some_and(of_server)
 }
 
-/// The server ended it: what was asked before may have been committed.
+/// The server has ended the connection: a statement that was sent before may have been committed.
 fn ends_connection(db: &DbError) -> bool {
     let is_fatal = matches!(db.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
     is_fatal || db.severity() == "FATAL" || !is_certain(db.code().code())
 }
 
-/// That a statement which failed with this code did nothing. A pooler that has lost its server answers with codes of the classes 08
-/// and 58, with 57P01 to 57P05, XX000, or its own.
+/// Whether a statement that failed with this code did nothing. A pooler that has lost its server returns codes of the
+/// classes 08 and 58, 57P01 to 57P05, XX000, or its own.
 fn is_certain(code: &str) -> bool {
     let class = code.get(..2).unwrap_or_default();
-    // 40003 says that it does not know.
+    // 40003 means that the outcome is unknown.
     let is_known = !code.starts_with("57P0") && code != "40003";
     CERTAIN.contains(&class) && is_known || matches!(code, "58P01" | "58P02" | "58030")
 }
 
-/// The classes of errors of a statement, which PostgreSQL rolls back.
+/// The classes of errors after which PostgreSQL rolls the statement back.
 const CERTAIN: [&str; 24] = [
     "0A", "20", "21", "22", "23", "24", "25", "26", "28", "2B", "2F", "34", "38", "39", "3D", "3F", "40",
     "42", "44", "53", "54", "55", "57", "P0",
 ];
 
-/// Lost races between writers, in whatever isolation.
+/// Lost races between writers, in any isolation level.
 const OVERTAKEN: &[SqlState] = &[
     SqlState::T_R_SERIALIZATION_FAILURE,
     SqlState::T_R_DEADLOCK_DETECTED,
@@ -280,13 +279,13 @@ pub(crate) const NOT_OURS: &str = "the table is not one of tenure; name another 
 fn judge(code: &SqlState) -> Option<KindAndMessage> {
     let found = CODES.iter().find(|(known, ..)| known == code);
     found.map(|(_, kind, message)| (*kind, *message)).or_else(|| {
-        // Classes: resources, and what an operator does.
+        // Classes: lack of resources, actions of an operator, errors of the system.
         let passes = ["53", "57", "58"].iter().any(|class| code.code().starts_with(class));
         passes.then_some((Unavailable, "the PostgreSQL server cannot serve at present"))
     })
 }
 
-/// The driver has no name for these, but its words are fixed.
+/// The driver has no code for these errors, but their texts are fixed.
 fn judge_handshake(words: &str) -> KindAndMessage {
     if words.contains("does not support TLS") {
         return (Invalid, "the PostgreSQL server does not speak TLS, which sslmode= demands");
@@ -304,7 +303,7 @@ fn judge_handshake(words: &str) -> KindAndMessage {
 mod tests {
     use super::*;
 
-    /// L9: what a pooler says of a server that it has lost counted as a refusal, and the lease was there.
+    /// L9: the error of a pooler that had lost its server counted as a refusal, but the lease existed.
     #[test]
     fn a_code_that_is_not_known_says_nothing_of_what_happened() {
         for code in ["08P01", "08006", "08000", "57P01", "57P05", "58000", "XX000", "XX001", "EPOOL", "", "9"]

@@ -1,4 +1,4 @@
-//! The table: what a connection finds, whether it is ours, and making it.
+//! What a connection finds: the server, and whether the table is one of Tenure.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -18,42 +18,43 @@ use crate::{
 /// What was found when a connection was made.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionFacts {
-    /// Nobody stands between us and the server, so that what it pushes reaches us.
+    /// No pooler is between this client and the server, so notifications of the server arrive here.
     pub(crate) is_direct: bool,
     pub(crate) takes_writes: bool,
     pub(crate) is_standby: bool,
-    /// Places may have rows of their own: names are in the order of their bytes.
+    /// Places may have separate rows, because names are in the order of their bytes.
     pub(crate) takes_places: bool,
-    /// Those can be deleted.
+    /// This role may delete rows.
     pub(crate) may_delete: bool,
     pub(crate) table: LockTable,
     pub(crate) clock: Duration,
-    /// What lets several servers take writes.
+    /// The product or extension that lets several servers take writes.
     pub(crate) many_writers: Option<&'static str>,
-    /// Where the table is, or would be made; none: the path of the role names no schema that there is.
+    /// The schema of the table, or the one where it would be made. `None`: the path of the role names no existing
+    /// schema.
     pub(crate) schema: Option<String>,
     /// Why the table is ambiguous: a pooler, or another client, has set another `search_path` for this session.
     pub(crate) two_tables: Option<String>,
-    /// What the commits of our writes wait for.
+    /// What the commits of this client's writes wait for.
     pub(crate) awaiting: Awaiting,
     /// The statements for this table in this schema.
     pub(crate) sql: Arc<Sql>,
 }
 
-/// What was found where the table should be: ours is one that has what we use, whatever else it has.
+/// What was found where the table should be. A table is Tenure's if it has what Tenure uses, whatever else it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LockTable {
     Ours,
     Missing,
-    /// Somebody else's, with these columns.
+    /// Another program's, with these columns.
     Strange(String),
 }
 
-/// Whether the two ends of our connection are those that the server sees.
+/// Whether the server sees the same two ends of the connection as this client.
 ///
-/// Our port alone proves nothing: where a pooler connects to the server, its end may have the same number by
-/// chance. On our machine it listens at another port than the server; elsewhere it has another address than
-/// we.
+/// The client's port alone proves nothing: where a pooler connects to the server, its end may have the same number by
+/// chance. A pooler on this machine listens at another port than the server. A pooler elsewhere has another address
+/// than this client.
 fn is_direct(
     place: &PgServer,
     own_end: Option<SocketAddr>,
@@ -107,8 +108,8 @@ impl ConnectionFacts {
     }
 
     /// # Errors
-    /// `Unavailable`: a standby may be promoted, and a server is set to read only for a moment while its
-    /// successor takes over. If it stays so, a waiter fails after its patience.
+    /// `Unavailable`: a standby may be promoted, and a server is set to read only for a moment while the next primary
+    /// takes over. If that does not change, a waiter fails after its patience.
     pub(crate) fn must_take_writes(&self, place: &str) -> Result<(), BackendError> {
         if self.takes_writes {
             return Ok(());
@@ -140,9 +141,9 @@ impl ConnectionFacts {
     }
 
     /// # Errors
-    /// `Corrupt` for the table of another program: nothing is claimed in it, and nothing of it is shown. A
-    /// lease that is in it already is renewed and released for as long as the server takes the statements,
-    /// since they compare the whole row.
+    /// `Corrupt` for the table of another program: no lock is claimed in it, and nothing of it is shown. A lease that
+    /// is already in it is renewed and released as long as the server accepts the statements, because they compare the
+    /// whole row.
     pub(crate) fn must_be_ours(&self, place: &str) -> Result<(), BackendError> {
         match &self.table {
             LockTable::Strange(columns) => {
@@ -169,7 +170,7 @@ pub(crate) fn not_one_writer(what: &str) -> String {
     )
 }
 
-/// What lets several servers of this version, with these extensions, take writes.
+/// The product or extension that lets several servers take writes, by this version and these extensions.
 fn many_writers(version: &str, extensions: &str) -> Option<&'static str> {
     let is_of = |part: &str| version.contains(part);
     let has = |wanted: &str| extensions.split(' ').any(|name| name == wanted);
@@ -195,23 +196,28 @@ pub(crate) fn since_epoch(at: SystemTime) -> Duration {
     at.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// What must be known of a connection before it is used, in one row. In: schema, or none; table. Out: the port of our end as
-/// the server sees it, the server's own port, whether it takes writes, whether it is a standby, its clock;
-/// and of what has the table's name: whether there is such a thing, its columns and types, whether it is a
-/// table in which names are unique, whether it has the columns that we use; whether names are in the order of
-/// their bytes; the address of our end as the server sees it; the schema where the table is, or
-/// would be made; what a commit waits for; the words of its version, and its extensions; whether we may delete; the path of
-/// the session if that leads to another table, or to none, and the path of the login.
+/// What must be known of a connection before it is used. In: schema, or none; table. Out: one row with, in this order:
 ///
-/// Those may be written (none is generated) and lose nothing of what is written to them: `varchar` is as good
-/// as `text`, for a name if it is long enough. What else there is, and in which order, does not matter.
-/// Servers before 12 know no `attgenerated`, hence the way over JSON.
+/// * the client's port as the server sees it, and the server's own port;
+/// * whether the server takes writes, whether it is a standby, and its clock;
+/// * whether anything has the table's name, and its columns and types;
+/// * whether it is a table in which names are unique, and whether it has the columns that Tenure uses;
+/// * whether names are in the order of their bytes;
+/// * the client's address as the server sees it;
+/// * the schema of the table, or the one where it would be made;
+/// * what a commit waits for, the text of the version, and the extensions;
+/// * whether this role may delete;
+/// * the path of the session, if that leads to another table or to none; and the path of the login.
 ///
-/// **Nothing of it depends on what another client has left in the session**, where a pooler leads several clients over one:
-/// `reset_val` is a setting as the login of the role made it. A name without a schema is looked for along that path, for
-/// that role, and never among the temporary tables, which PostgreSQL itself searches first. It is also looked up along
-/// the path of the session, because a pooler may set that for all of its sessions; `own` is read before `login` changes
-/// it.
+/// These columns can be written (none is generated) and keep all that is written to them: `varchar` is as good as
+/// `text`, and for a name if it is long enough. Other columns do not matter, and neither does their order. Servers
+/// before 12 have no `attgenerated`, so it is read as JSON.
+///
+/// **Nothing of it depends on what another client has left in the session**, where a pooler leads several clients over
+/// one. `reset_val` is a setting as the login of the role made it. A name without a schema is looked up along the path
+/// of the login, for that role. Temporary tables are left out, although PostgreSQL itself searches them first. The name
+/// is also looked up along the path of the session, because a pooler may set that for all of its sessions. `own` is
+/// read before `login` changes the path.
 pub(crate) const LOOK: &str = "WITH own AS (SELECT current_schemas(false) AS schemas, current_setting('search_path') AS path, clock_timestamp() AS at), \
     set AS (SELECT name, reset_val FROM pg_settings WHERE name IN ('search_path', 'synchronous_commit')), \
     login AS (SELECT set_config('role', NULL, true) || \
@@ -256,7 +262,7 @@ pub(crate) const LOOK: &str = "WITH own AS (SELECT current_schemas(false) AS sch
 mod tests {
     use super::*;
 
-    /// They answered all that is asked, and two nodes of one cluster compared and set by two clocks.
+    /// These databases answered all statements, and two nodes of one cluster compared and set by two clocks.
     #[test]
     fn a_database_with_many_writers_is_known_by_its_name() {
         let yugabyte =
@@ -278,9 +284,8 @@ mod tests {
         }
     }
 
-    /// Hazard 54. A pooler's end had the number of ours by chance, and `LISTEN` was left in a connection of
-    /// its pool: the number of a port says nothing of the machine that it belongs to, nor of the server
-    /// behind it.
+    /// Hazard 54. A pooler's end had the port of this client's end by chance, and `LISTEN` was left in a connection of
+    /// its pool. A port identifies neither its machine nor the server behind it.
     #[test]
     fn a_pooler_whose_end_has_our_number_is_still_a_pooler() {
         let end = |text: &str| text.parse::<SocketAddr>().unwrap();

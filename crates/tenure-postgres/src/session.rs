@@ -1,5 +1,5 @@
-//! `SessionSource`: the connection of one handle, and its successor when it ends or is stuck; `PgSession`: one connection that has looked at
-//! its server and at the table.
+//! `SessionSource`: the connection of one handle, and the next one when it ends or is stuck. `PgSession`: one
+//! connection, with the facts about its server and the table.
 
 use std::{
     sync::{
@@ -26,17 +26,17 @@ use crate::{
     sql::{DATABASE, STARTED, Sql},
 };
 
-/// What all handles of one process have in common.
+/// The common state of all handles of one process.
 pub(crate) struct PostgresState {
     pub(crate) config: Arc<Config>,
     pub(crate) host: Arc<dyn Host>,
-    /// Where the table is, once it was found: no later connection looks for it along another path.
+    /// The schema of the table, once it was found: no later connection looks it up along another path.
     pub(crate) schema: OnceLock<String>,
-    /// The table was there, and ours: it is not made again.
+    /// This process has seen Tenure's table, so it does not make the table again.
     has_seen: AtomicBool,
-    /// Which database it is, where several servers are named.
+    /// The identifier of the database, if several servers are named.
     identifier: OnceLock<i64>,
-    /// Whom a hint reaches without the server.
+    /// Delivers hints inside this process, without the server.
     pub(crate) notifier: Notifier,
 }
 
@@ -54,13 +54,13 @@ impl PostgresState {
         }
     }
 
-    /// The table: its schema, where that is said or known, and its name.
+    /// The schema of the table, if it is configured or known, and the name of the table.
     fn table(&self) -> (Option<&str>, &str) {
         let (said, name) = self.config.table_parts();
         (said.or_else(|| self.schema.get().map(String::as_str)), name)
     }
 
-    /// Records where the table is. Not from the connection for hints (`config`), which may have another path.
+    /// Records where the table is, but not from the connection for hints (`config`), which may have another path.
     fn found(&self, facts: &ConnectionFacts, config: &Arc<Config>) {
         if facts.two_tables.is_some() || !Arc::ptr_eq(config, &self.config) {
             return;
@@ -71,13 +71,13 @@ impl PostgresState {
         if facts.table != LockTable::Missing
             && let Some(schema) = &facts.schema
         {
-            // OK to ignore because the first to find it has said where.
+            // OK to ignore because the first connection that found the table has recorded its schema.
             let _ = self.schema.set(schema.clone());
         }
     }
 }
 
-/// One handle's way to the server.
+/// The connections of one handle.
 pub(crate) struct SessionSource {
     pub(crate) shared: Arc<PostgresState>,
     birth: SessionOpener,
@@ -85,7 +85,7 @@ pub(crate) struct SessionSource {
 }
 
 impl SessionSource {
-    /// To the servers of `config`, which is that of the locks or that of the hints.
+    /// To the servers of `config`, which is the configuration of the locks or that of the hints.
     pub(crate) fn new(shared: Arc<PostgresState>, channels: Arc<Channels>, config: Arc<Config>) -> Self {
         let birth = SessionOpener(shared.clone(), channels.clone(), config);
         let (host, one, slots) = (shared.host.clone(), birth.clone(), Slots::new(shared.host.clone()));
@@ -94,15 +94,15 @@ impl SessionSource {
         Self { shared, birth, connections }
     }
 
-    /// The connection; a new one if there is none, or the one there was is dead or stuck.
+    /// The connection; a new one if there is none, or the present one is dead or stuck.
     pub(crate) async fn session(&self) -> Result<Arc<PgSession>, BackendError> {
         self.connections.get().await
     }
 
-    /// Hints of this connection reach us.
+    /// Whether hints arrive over this connection.
     fn brings_hints(&self, session: &PgSession) -> bool {
         let facts = session.facts();
-        // A standby knows no LISTEN.
+        // A standby does not support LISTEN.
         match self.shared.config.listen {
             Listen::Same => facts.is_direct && !facts.is_standby,
             Listen::Off => false,
@@ -110,7 +110,7 @@ impl SessionSource {
         }
     }
 
-    /// The connection, listening to everybody whom we hear, and whether it brings their hints.
+    /// The connection, subscribed to the channels of this handle, and whether hints arrive over it.
     pub(crate) async fn listening(&self) -> Result<(Arc<PgSession>, bool), BackendError> {
         let session = self.session().await?;
         if !self.brings_hints(&session) {
@@ -119,7 +119,7 @@ impl SessionSource {
         match session.listen().await {
             Ok(()) => Ok((session, true)),
             Err(CellError::Broken(error)) => Err(error),
-            // Without hints a waiter asks again after a while, which is no reason not to let it wait.
+            // OK to wait without hints, because a waiter asks again after a while.
             Err(failure) => {
                 tracing::debug!(?failure, "no hints are heard");
                 Ok((session, false))
@@ -127,7 +127,7 @@ impl SessionSource {
         }
     }
 
-    /// A connection to each of the servers, whatever it is, or why there is none; with its name.
+    /// For each server, whatever it is: its name, and a connection to it or the error.
     pub(crate) async fn each(&self) -> Vec<(String, Result<Arc<PgSession>, BackendError>)> {
         let SessionOpener(_, _, config) = &self.birth;
         let slot = || Arc::new(Slot::alone(self.shared.host.clone()));
@@ -137,18 +137,18 @@ impl SessionSource {
         join_all(config.servers().into_iter().map(open)).await
     }
 
-    /// A connection of one's own, for what must not be mixed with the requests of others.
+    /// A separate connection, for requests that must not be mixed with others.
     pub(crate) async fn apart(&self) -> Result<PgSession, BackendError> {
         self.birth.clone().open(Slots::new(self.shared.host.clone())).await
     }
 }
 
-/// What a connection is made with.
+/// What is needed to open a connection.
 #[derive(Clone)]
 struct SessionOpener(Arc<PostgresState>, Arc<Channels>, Arc<Config>);
 
 impl SessionOpener {
-    /// The first server that can be reached, and that takes writes if that is demanded.
+    /// Connects to the first server that can be reached, and that takes writes if that is required.
     async fn open(self, slots: Arc<Slots>) -> Result<PgSession, BackendError> {
         let servers = self.2.servers();
         let open = |place: &PgServer, slot| Box::pin(self.open_chosen(place.clone(), Arc::new(slot))) as _;
@@ -172,7 +172,7 @@ impl SessionOpener {
     }
 }
 
-/// A parameter and its type: statements have no names, since a pooler may lead each to another connection.
+/// A parameter and its type. Statements have no names, because a pooler may lead each to another connection.
 pub(crate) type Argument<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// One connection.
@@ -186,13 +186,13 @@ pub(crate) struct PgSession {
     stall: Arc<StallDetector>,
     fate: Arc<SessionEnd>,
     _owner: Owner,
-    /// Whose hints it brings, as they were wanted: once for each audience.
+    /// The processes to whose channels it listens, once for each audience, in the order of `channels`.
     heard: Mutex<Vec<ProcessId>>,
     listening: SingleFlight<Result<(), CellError>>,
 }
 
 impl PgSession {
-    /// Connects, and looks at what is there.
+    /// Connects, and reads the facts about the server and the table.
     async fn open(
         shared: Arc<PostgresState>,
         channels: Arc<Channels>,
@@ -203,9 +203,9 @@ impl PgSession {
         let ConnectTarget { config, place } = &at;
         let Opened { client, driver, own_end } = connect::open(config, place, stall.clone(), &slot).await?;
         let fate = Arc::<SessionEnd>::default();
-        // An opening that is given up is ended: its first question may wait in a pooler.
+        // An abandoned opening is ended, because its first statement may wait in a pooler.
         let owner = Owner(fate.clone());
-        // The task ends with the connection, which ends with the last of those who have its client.
+        // The task ends with the connection, which ends when the last owner of its client drops that.
         shared.host.spawn(Box::pin(drive(driver, Ending(fate.clone(), channels.clone()), slot)));
         let name = place.to_string();
         let (schema, table) = shared.table();
@@ -221,7 +221,7 @@ impl PgSession {
         Ok(Self { shared, channels, at, name, client, facts, stall, fate, _owner: owner, heard, listening })
     }
 
-    /// The session, if its server is one of those that are meant.
+    /// The session, if its server fits the configuration.
     async fn chosen(self, config: &Arc<Config>) -> Result<Self, BackendError> {
         if config.hosts.len() > 1 && Arc::ptr_eq(config, &self.shared.config) {
             self.must_be_the_same_database().await?;
@@ -233,7 +233,7 @@ impl PgSession {
     }
 
     /// # Errors
-    /// `Invalid`: of the servers that are named, one that this process has used is of another database.
+    /// `Invalid` if this server has another database than a named server that this process has used.
     async fn must_be_the_same_database(&self) -> Result<(), BackendError> {
         let Some(own) = self.identity().await.and_then(|identity| identity.database) else { return Ok(()) };
         if *self.shared.identifier.get_or_init(|| own) == own {
@@ -242,7 +242,7 @@ impl PgSession {
         Err(error::refused(&self.name, ErrorKind::Invalid, error::NOT_ONE_DATABASE))
     }
 
-    /// Which server it is, as far as this role may ask.
+    /// The identity of the server, as far as this role may read it.
     pub(crate) async fn identity(&self) -> Option<Identity> {
         let started = self.ask(STARTED, &[]).await.ok()?;
         let started = started.first()?.try_get(0).map(since_epoch).ok()?;
@@ -264,7 +264,7 @@ impl PgSession {
         locked(&self.facts).sql.clone()
     }
 
-    /// Looks at the table again.
+    /// Reads the facts about the server and the table again.
     pub(crate) async fn look(&self) -> Result<Arc<ConnectionFacts>, CellError> {
         let (schema, table) = self.shared.table();
         let rows = self.ask(LOOK, &[(&schema, Type::TEXT), (&table, Type::TEXT)]).await?;
@@ -277,7 +277,7 @@ impl PgSession {
         Ok(facts)
     }
 
-    /// Looks for the table. False: there never was one.
+    /// Looks for the table. False if there never was one.
     ///
     /// # Errors
     /// If it existed and is missing now, because leases may be in it. If the table is ambiguous.
@@ -294,7 +294,8 @@ impl PgSession {
         Ok(is_there)
     }
 
-    /// Makes the table if there never was one. Many may do so at the same time: a client that is too late reads again.
+    /// Makes the table if there never was one. Several clients may do so at the same time: a client that is too late
+    /// reads again.
     pub(crate) async fn create(&self) -> Result<(), CellError> {
         let mut race = None;
         for _ in 0..CREATE_TRIES {
@@ -315,7 +316,7 @@ impl PgSession {
         Err(race.map_or(CellError::Overtaken, |error| error::asked(&self.name, error)))
     }
 
-    /// Runs one statement, which is a transaction of its own.
+    /// Runs one statement, as a separate transaction.
     pub(crate) async fn ask(&self, sql: &str, arguments: &[Argument<'_>]) -> Result<Vec<Row>, CellError> {
         let awaited = self.stall.ask();
         let answer = tokio::select! {
@@ -337,8 +338,8 @@ impl PgSession {
         })
     }
 
-    /// It was left more than 2 s ago, and no answer comes over it any more: the server was asked to stop what is under way. The runtime that
-    /// reads it may stand still.
+    /// Waits until 2 s after the connection was abandoned. Then no answer is expected over it, because the server was
+    /// asked to stop the statement. The runtime that reads the connection may be blocked.
     async fn is_hopeless(&self) {
         self.fate.end.wait().await;
         let host = &self.shared.host;
@@ -347,8 +348,8 @@ impl PgSession {
 
     /// Runs a statement that writes.
     ///
-    /// A cancel ends the wait for a standby as well, and the server answers that all is well (A3). What it wrote is there for
-    /// everybody, but no lease may stand on it before a later commit was waited for: as good as a lost answer.
+    /// A cancel also ends the wait for a standby, and the server then reports success (A3). All clients see that write,
+    /// but no lease may rely on it before a later commit was waited for. So it counts as a lost answer.
     pub(crate) async fn write(&self, sql: &str, arguments: &[Argument<'_>]) -> Result<Vec<Row>, CellError> {
         let rows = self.ask(sql, arguments).await?;
         if !rows.is_empty() && self.fate.is_hasty.load(Ordering::Acquire) {
@@ -368,25 +369,27 @@ impl PgSession {
         Ok(since_epoch(self.column::<SystemTime>(row, at)?))
     }
 
-    /// An answer that cannot be read: no value of the type that was asked for.
+    /// An answer that cannot be read: a value has another type than was asked for.
     pub(crate) fn unreadable(&self, error: tokio_postgres::Error) -> BackendError {
         error::settled(&self.name, error::asked(&self.name, error)).of_unknown_outcome()
     }
 
-    /// Nothing is answered any more, or it has ended.
+    /// It was not abandoned, and has not ended.
     fn is_alive(&self) -> bool {
         !self.fate.end.is_over() && !self.client.is_closed()
     }
 
-    /// It is left to those who wait for its answers.
+    /// Abandons the connection: no new request is sent over it, and callers that wait still get their answers.
     pub(crate) fn leave(&self) {
         self.fate.end(&self.channels);
     }
 
-    /// Asks the server to stop the statement that keeps the others waiting. It answers that it was not applied. The next one may
-    /// wait for the same row: it is asked again, as long as nothing is answered, until the connection is closed.
+    /// Asks the server to stop the statement that keeps the others waiting. The server reports that the statement was
+    /// not applied. The next one may wait for the same row. So the request is repeated, as long as no answer arrives,
+    /// until the connection is closed.
     fn unblock(&self) {
-        // Before the server hears of it, so that no answer that this brought about is taken for another one.
+        // Set before the server receives the request, so that an answer that it causes is not taken for an ordinary
+        // one.
         self.fate.is_hasty.store(true, Ordering::Release);
         let (token, host) = (self.client.cancel_token(), self.shared.host.clone());
         let (fate, stall, at) = (self.fate.clone(), self.stall.clone(), self.at.clone());
@@ -412,7 +415,7 @@ impl PgSession {
         }));
     }
 
-    /// Brings the hints that are wanted from now on (hazard 31: before a claim is sent).
+    /// Subscribes to the hints that are wanted from now on (hazard 31: before a claim is sent).
     pub(crate) async fn listen(self: &Arc<Self>) -> Result<(), CellError> {
         while locked(&self.heard).len() != self.channels.count() {
             let listen = || Box::pin(self.clone().listen_to_all()) as _;
@@ -454,13 +457,14 @@ impl Link for PgSession {
     }
 }
 
-/// That a connection has ended, or is left to itself, and what is known of how.
+/// Whether a connection has ended or was abandoned, and what is known of the reason.
 #[derive(Default)]
 pub(crate) struct SessionEnd {
     pub(crate) end: End,
-    /// Nothing comes any more.
+    /// Its task has ended: no answer arrives any more.
     closed: End,
-    /// The server was stopped waiting for a standby, or was asked to: that a write is done says no more that it was waited for.
+    /// The wait for a standby was cancelled, or the server was asked to: a write that is done no longer proves that a
+    /// standby has it.
     is_hasty: AtomicBool,
 }
 
@@ -473,12 +477,12 @@ impl SessionEnd {
     }
 }
 
-/// Which server it is.
+/// The identity of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// When it was started: two names of one server have the same.
+    /// When the server was started: the same under each name of one server.
     pub(crate) started: Duration,
-    /// That of the database and its copies; none: the role may not ask.
+    /// The identifier of the database and its copies; `None` if the role may not read it.
     pub(crate) database: Option<i64>,
 }
 
@@ -489,12 +493,12 @@ struct ConnectTarget {
     place: PgServer,
 }
 
-/// Somebody else made the table at the same moment (the catalog's own unique indexes say so).
+/// Another client made the table at the same moment: the unique indexes of the catalog report it.
 fn was_race(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| ["23505", "42P07", "42710", "XX000", "40001"].contains(&code.code()))
 }
 
-/// Says that the connection has ended, whatever ended its task.
+/// Signals that the connection has ended, whatever ended its task.
 struct Ending(Arc<SessionEnd>, Arc<Channels>);
 
 impl Drop for Ending {
@@ -504,7 +508,7 @@ impl Drop for Ending {
     }
 }
 
-/// A connection that no caller has any more is left.
+/// Abandons a connection when its last caller drops it.
 struct Owner(Arc<SessionEnd>);
 
 impl Drop for Owner {
@@ -513,8 +517,8 @@ impl Drop for Owner {
     }
 }
 
-/// Moves the bytes of a connection and rings for what it brings. Ends with it, or when it was left and the answer that it still waits
-/// for has had its time.
+/// Moves the bytes of a connection and delivers its notifications. Ends with the connection, or when it was abandoned
+/// and its last answer is overdue.
 async fn drive(mut driver: Driver, ending: Ending, slot: Arc<Slot>) {
     let overdue = async {
         ending.0.end.wait().await;
@@ -533,7 +537,8 @@ async fn drive(mut driver: Driver, ending: Ending, slot: Arc<Slot>) {
                 on_notification(&ending.1, message.channel(), message.payload())
             }
             AsyncMessage::Notice(notice) => {
-                // Somebody else may have stopped it too. This comes before the answer to the write, and in no language.
+                // Another program may have cancelled the wait, too. The notice arrives before the answer to the write,
+                // and the name of the routine is not translated.
                 if notice.routine() == Some("SyncRepWaitForLSN") {
                     ending.0.is_hasty.store(true, Ordering::Release);
                 }
@@ -551,7 +556,8 @@ pub(crate) fn channel(process: ProcessId) -> String {
     format!("tenure_{process}")
 }
 
-/// What is said in it. A waiter behind the next holder need not ask before that one's turn is over, and would only race it.
+/// The payload of a hint. A waiter behind the next holder need not ask before that holder's turn has passed: it would
+/// only race with the holder.
 pub(crate) fn payload(hint: &Hint) -> String {
     let letter = match hint.audience {
         Audience::Waiters if hint.is_behind => 'b',
@@ -562,7 +568,7 @@ pub(crate) fn payload(hint: &Hint) -> String {
     format!("{letter}{}", hint.owner)
 }
 
-/// A notification for an owner whose hints are wanted here. Anything else is somebody's joke.
+/// Delivers a notification for an owner whose hints are wanted here. Ignores any other, which Tenure did not send.
 fn on_notification(channels: &Channels, from: &str, text: &str) {
     let (audience, is_behind) = match text.as_bytes().first() {
         Some(b'w') => (Audience::Waiters, false),
@@ -577,14 +583,14 @@ fn on_notification(channels: &Channels, from: &str, text: &str) {
     }
 }
 
-/// How long nothing may be answered before others get a connection of their own.
+/// How long a connection may be silent before other callers get a new one.
 const STUCK: Duration = Duration::from_millis(500);
-/// Answers that a connection takes to open: its socket, the offer of TLS, two of TLS, three of the login, and what is there. As
-/// many may come late, each by the patience at most.
+/// Answers that a connection takes to open: its socket, the offer of TLS, two of TLS, three of the login, and the
+/// facts. Each may be late, by the patience at most.
 const ANSWERS: u32 = 8;
 const CREATE_TRIES: usize = 10;
-/// How long an answer is waited for over a connection that was left: 2 s.
+/// How long callers wait for an answer over an abandoned connection.
 const HOPELESS: Duration = Duration::from_secs(2);
-/// Between two cancels of one connection; doubled while the server does not take them.
+/// The pause between two cancel requests for one connection; doubled while the server does not accept them.
 const AGAIN: Duration = Duration::from_millis(250);
 const AGAIN_MAX: Duration = Duration::from_secs(8);

@@ -1,11 +1,11 @@
-//! The statements, each with its contract. All of them are transactions of their own, and none needs a
-//! session.
+//! The statements, each with its contract. Each is a separate transaction, and none needs a session.
 
 use tenure_cas::{OPENS, OPENS_AFTER, Patience};
 
-/// How many of the tail are read with the row: some may be dead, and readers move up together.
+/// How many places of the tail are read with the row: some may have expired, and readers move up together.
 pub(crate) const READ: usize = 16;
-/// Among how many of the first places emptied ones are looked for. They were the first, so all of them are found in time.
+/// Emptied places are looked for among this many of the first places. They were the first, so all of them are found in
+/// time.
 const EMPTIED: usize = 64;
 
 /// The statements for one table.
@@ -14,93 +14,89 @@ pub(crate) struct Sql {
     /// Reads one lock and the server's clock. In: name. Out: version, state, time; no version: there is no
     /// such lock.
     pub(crate) read: String,
-    /// The same with the first places behind its queue. In: and up to which name of a row of the tail is
-    /// counted. Out: and names and states of the first rows of the tail, the state of the one that was named,
-    /// how many there are before it, and names of emptied rows of the tail, if they may be deleted.
+    /// The same with the first places behind its queue. In: also the name of a row of the tail, up to which rows are
+    /// counted. Out: also names and states of the first rows of the tail; the state of the named row; how many rows are
+    /// before it; and names of emptied rows, if they may be deleted.
     pub(crate) read_with_tail: String,
-    /// The same of many. In: names. Out: name, version, state, time.
+    /// The same of many locks. In: names. Out: name, version, state, time.
     pub(crate) read_many: String,
-    /// Makes the row of a lock that has no holder; its version is the time in µs. In: name, state. Out:
-    /// version, time, and whether the row is what was written; no row: it was there already. Its commit waits
-    /// for no disk, for it says nothing: what is written to the row later is behind it in the log.
+    /// Makes the row of a lock that has no holder; its version is the time in µs. In: name, state. Out: version, time,
+    /// and whether the row has what was written; no row: it exists already, or no lock may be made yet. Its commit does
+    /// not wait for the disk, because the row grants nothing: a later write to the row comes after it in the log.
     pub(crate) make: String,
-    /// Write a ledger on top of the one that it was made from; behind the transaction that has the row
-    /// locked.
+    /// Write a ledger on top of the one that it was made from. They wait for the transaction that has the row locked.
     pub(crate) write: WriteSql,
-    /// The same where no transaction has the row locked.
+    /// The same if no transaction has the row locked.
     pub(crate) write_unlocked: WriteSql,
-    /// The same behind the transaction that has the row locked, for 50 ms; that is set for this transaction
-    /// and leaves nothing behind.
+    /// The same with a wait of at most 50 ms for the transaction that has the row locked. The limit is set for this
+    /// transaction only.
     pub(crate) write_briefly: WriteSql,
-    /// As `write_unlocked` for many rows in one statement, each on its own: rows that another transaction has
-    /// locked are left out, so that none is waited for. In: names, versions, busys, states, states before,
-    /// from, until. Out: name, time, of those written whether it is what was written, of the others version and state.
+    /// As `write_unlocked` for many rows in one statement, each separately. Rows that another transaction has locked
+    /// are skipped, so the statement waits for none. In: names, versions, busys, states, states before, from, until.
+    /// Out: name and time; for a written row, whether it has what was written; for any other, its version and state.
     pub(crate) write_many: String,
-    /// Puts a place into the text of a lock, whatever that is, behind the transaction that has the row
-    /// locked, for 50 ms; that is set for this transaction and leaves nothing behind. In: name, owner, place,
-    /// how the text begins where there is no room or with the last place, what is in the text once for each
-    /// place, how many there may be, from, until. Out: version, state, time, and whether the row is what was
-    /// written; no row: it was not put there.
+    /// Puts a place into the text of a lock, whatever that text is. Waits at most 50 ms for the transaction that has
+    /// the row locked; the limit is set for this transaction only. In: name, owner, place; the beginning of a text that
+    /// has no room or gets its last place; the text that each place has once; the maximum number of places; from,
+    /// until. Out: version, state, time, and whether the row has what was written; no row: the place was not put there.
     pub(crate) enqueue: String,
-    /// Of places behind the queue.
+    /// Statements on places behind the queue.
     pub(crate) tail: TailSql,
-    /// What is held or waited for. In: prefix. Out: name, state, time; by name, each lock before the rows of
-    /// its tail.
+    /// Locks that are held or waited for. In: prefix. Out: name, state, time; by name, each lock before the rows of its
+    /// tail.
     pub(crate) list: String,
-    /// Deletes free rows that were not used for a day and whose memo has expired, of a few pages that chance
-    /// chooses.
+    /// Deletes free rows that were not used for a day and whose memo has expired, on a few random pages.
     pub(crate) sweep: String,
-    /// How long no lock may be made yet. Out: µs, if there is such a time.
+    /// How long no lock may be made yet. Out: µs; no row: locks may be made.
     pub(crate) opens: String,
-    /// Makes the table, and in the same step says from when locks may be made in it. Rows stay on their page when they are written (no index has a column that changes),
-    /// and the page has room for that.
+    /// Makes the table, and stores in the same step from when locks may be made in it. A written row stays on its page,
+    /// because no index has a column that changes, and the page has room for it.
     pub(crate) create: String,
-    /// The table with its schema, as `to_regclass` wants it.
+    /// The table with its schema, as `to_regclass` expects it.
     pub(crate) table: String,
 }
 
 /// Statements on the rows of the tail of one lock.
 #[derive(Debug)]
 pub(crate) struct TailSql {
-    /// Puts a place at the end of the tail. In: name, owner, state, whether it may be there, how the state of
-    /// the lock must begin, from, until. Out: the name of its row, and whether that is what was written; no row: it was
-    /// not put there.
+    /// Puts a place at the end of the tail. In: name, owner, state, whether it may exist already, the required
+    /// beginning of the state of the lock, from, until. Out: the name of its row, and whether the row has what was
+    /// written; no row: the place was not put there.
     pub(crate) stand: String,
-    /// Writes a place of the tail anew. In: name of the row, state, from, until. Out: whether it is what was written; no
-    /// row: it is not there, or was emptied.
+    /// Rewrites a place of the tail. In: name of the row, state, from, until. Out: whether the row has what was
+    /// written; no row: it does not exist, was emptied, or the server's time is not between from and until.
     pub(crate) keep: String,
-    /// Takes a place of the tail away. In: name, owner, name of the row, whether it may have another name.
-    /// Out: a row for each.
+    /// Removes a place of the tail. In: name, owner, name of the row, whether it may have another name. Out: one row
+    /// for each removed place.
     pub(crate) withdraw: String,
     /// The places of the tail. In: name. Out: state, in their order.
     pub(crate) places: String,
 }
 
-/// Statements that write one ledger if the row is as it was and the server's time lies between two points.
-/// In: name, version, busy, state, state before, from, until. Out: time, and whether the row is what was
-/// written, which a trigger may prevent; no row: it is not as it was. Of those that do not wait, the plain one answers
-/// then with the time, nothing, and version and state of the row as it is: one that is the same is locked.
+/// Statements that write one ledger if the row is unchanged and the server's time is between two points. In: name,
+/// version, busy, state, state before, from, until. Out: time, and whether the row has what was written, which a
+/// trigger may prevent; no row: it was not written. Among those that do not wait, `plain` then returns the time, NULL,
+/// and version and state of the row as it is. If these are unchanged, the row is locked.
 #[derive(Debug)]
 pub(crate) struct WriteSql {
     pub(crate) plain: String,
-    /// And notifies other processes in the same transaction: hints leave with the commit or not at all. In:
-    /// and channels, payloads.
+    /// Also notifies other processes in the same transaction: hints are sent with the commit or not at all. In: also
+    /// channels, payloads.
     pub(crate) notifying: String,
-    /// And deletes rows of the tail, but for those that another transaction has locked. In: and their names,
-    /// and whether the row is written only if there are no others.
+    /// Also deletes rows of the tail, except those that another transaction has locked. In: also their names, and
+    /// whether the row is written only if there are no others.
     pub(crate) moving: String,
 }
 
 impl WriteSql {
-    /// `tail`: that a row is one of the tail of $1.
+    /// `tail`: the condition that a row is in the tail of $1.
     fn new(table: &str, (patience, awaiting): (Patience, Awaiting), (tail, remove): (&str, &str)) -> Self {
         let is_ours = "t.name = $1 AND t.version = $2 AND t.state = $5";
-        // What goes before the update, and the update, of a row as $1 names it.
+        // The part before the update, and the update, of a row as $1 names it.
         let update = |alone: &str| {
             let when = format!(" AND clock_timestamp() BETWEEN $6 AND $7{alone}");
             let set = "SET version = t.version + 1, busy = $3, used = clock_timestamp(), state = $4";
-            // What the row has after a trigger has changed it: a lease that is not in it was not granted
-            // (L1).
+            // What the row has after a trigger has changed it: a lease that is not in the row was not granted (L1).
             let at = "RETURNING clock_timestamp() AS at, (t.name, t.version, t.busy, t.state) IS NOT DISTINCT FROM \
                       ($1, $2 + 1, $3, $4) AS is_ours";
             let own = own(awaiting, patience);
@@ -147,7 +143,7 @@ impl WriteSql {
 }
 
 impl TailSql {
-    /// `tail`: that a row is one of the tail of $1.
+    /// `tail`: the condition that a row is in the tail of $1.
     fn new(table: &str, (tail, remove): (&str, &str)) -> Self {
         Self {
             stand: format!(
@@ -175,10 +171,10 @@ impl TailSql {
 impl Sql {
     /// For a table that is named with its schema.
     pub(crate) fn new(table: &str, awaiting: Awaiting, may_delete: bool) -> Self {
-        // In this order also if the column has got another one since we looked.
+        // In this order even if the column has got another collation since it was checked.
         let behind = "name COLLATE \"C\" > $1 || chr(1) AND name COLLATE \"C\"";
         let tail = format!("{behind} < $1 || chr(2) AND state <> ''");
-        // A role that may not delete empties a place, and another one deletes what is left.
+        // A role that may not delete empties a place, and another role deletes the empty row.
         let remove = match may_delete {
             true => format!("DELETE FROM {table}"),
             false => format!("UPDATE {table} SET state = ''"),
@@ -251,13 +247,13 @@ impl Sql {
     }
 }
 
-/// What the commit of a write waits for, as `synchronous_commit` says it: never for nothing.
+/// What the commit of a write waits for, as a value of `synchronous_commit`; never `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Awaiting(pub(crate) &'static str);
 
 impl Awaiting {
-    /// From the setting as it was at the login of the role, which an operator chose. Without a wait for the disk no lease is
-    /// one (A3).
+    /// From the setting at the login of the role, which an operator chose. Without a wait for the disk, a grant is not
+    /// a lease (A3).
     pub(crate) fn of(at_login: &str) -> Self {
         Self(
             ["local", "remote_write", "remote_apply"]
@@ -268,8 +264,9 @@ impl Awaiting {
     }
 }
 
-/// What a write relies on, said for its own transaction alone: another client of a pooler may have left something else in the
-/// session. That its commit waits; that a wait for a standby which was cancelled is told; and how long it waits for a lock.
+/// Settings that a write relies on, for its own transaction only: another client of a pooler may have left others in
+/// the session. The commit waits, the server reports a cancelled wait for a standby, and the wait for a lock is
+/// limited.
 fn own(Awaiting(commit): Awaiting, patience: Patience) -> String {
     let brief = if patience == Patience::Brief { " || set_config('lock_timeout', '50ms', true)" } else { "" };
     format!(
@@ -277,8 +274,8 @@ fn own(Awaiting(commit): Awaiting, patience: Patience) -> String {
     )
 }
 
-/// Says again what the login of the role said, for this transaction: where a table is made, and as whose. `pg_settings`
-/// does not list the role.
+/// Restores settings of the login for this transaction: where a table is made, and as which role. `pg_settings` does
+/// not list the role.
 const AS_AT_LOGIN: &str = "SELECT set_config('role', NULL, true); \
                            SELECT set_config(name, reset_val, true) FROM pg_settings WHERE name IN \
                            ('default_table_access_method', 'default_tablespace')";
@@ -301,7 +298,7 @@ fn enqueue(table: &str, awaiting: Awaiting) -> String {
 
 /// When the server was started.
 pub(crate) const STARTED: &str = "SELECT pg_postmaster_start_time()";
-/// What a database and all its copies have in common. Refused to some roles.
+/// The identifier that a database and all its copies have in common. Some roles may not read it.
 pub(crate) const DATABASE: &str = "SELECT system_identifier FROM pg_control_system()";
 
 /// The server's clock in µs since the Unix epoch.
@@ -310,12 +307,12 @@ const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 /// Notifies another process. In: channel, payload.
 pub(crate) const NOTIFY: &str = "SELECT pg_notify($1, $2)";
 
-/// Whether the memo in a row has expired, or there is none: as the ledger writes it. No label can look like
-/// it, for in a text of JSON every quote has a backslash before it.
+/// Whether the memo in a row, as the ledger writes it, has expired or does not exist. No label can look like it,
+/// because in a JSON string every quote has a backslash before it.
 const MEMO_IS_OVER: &str = "coalesce(substring(state FROM '\"memo\":[{]\"ends_ms\":([0-9]+)')::bigint, 0) \
                             < extract(epoch FROM clock_timestamp()) * 1000";
 
-/// More than may wait for one lock are not shown.
+/// The maximum number of waiters of one lock: no more places are shown.
 const PLACES: usize = 4096;
 
 /// The columns, as the README shows them.

@@ -1,5 +1,5 @@
-//! `RowStore`: a lock is a row. What `tenure-cas` asks of a cell, said in statements; with what one handle
-//! knows of the store, its connections and its hints.
+//! `RowStore`: a lock is a row. Does with statements what `tenure-cas` requires of a cell; has the connections and
+//! hints of one handle.
 
 use std::{
     sync::{Arc, Mutex},
@@ -28,23 +28,23 @@ use crate::{
     sql::{NOTIFY, READ},
 };
 
-/// A handle to the locks in a table of a PostgreSQL database; the first request connects. Each verb is that
-/// of a lock in a cell: see `tenure-cas`.
+/// A handle to the locks in a table of a PostgreSQL database; the first request connects. The verbs are those of a lock
+/// in a cell: see `tenure-cas`.
 pub fn backend(config: Config, host: Arc<dyn Host>) -> impl Backend {
     let rules = config.rules;
     let store = RowStore::new(Arc::new(PostgresState::new(config, host.clone())));
     Locks::new(store, host, rules)
 }
 
-/// What one handle knows of the store.
+/// The state of one handle.
 pub(crate) struct RowStore {
     pub(crate) sessions: SessionSource,
-    /// In place of `sessions`: the connection of a lock that is tried in a transaction.
+    /// Used instead of `sessions`: the connection over which a lock is tried in a transaction.
     trial: Option<Arc<PgSession>>,
     channels: Arc<Channels>,
-    /// Where hints come from, if not over the same connection.
+    /// The connections for hints, if they are separate.
     hints: Option<SessionSource>,
-    /// When that could not be listened to last.
+    /// When listening over them failed last.
     deaf_since: Mutex<Option<Moment>>,
 }
 
@@ -55,7 +55,7 @@ impl Cell for RowStore {
     fn promises(&self) -> Promises {
         let mut promises = promises("postgres");
         promises.restart = Restart::Survives;
-        // A standby that is not waited for has not everything yet.
+        // A standby for which commits do not wait may lack the last writes.
         promises.fail_over = Some(Restart::Lost);
         promises.reach = "all clients of the database";
         promises.chosen_owner = true;
@@ -73,7 +73,7 @@ impl Cell for RowStore {
             ConnectionPurpose::Use | ConnectionPurpose::Keep => (self.sessions.session().await?, true),
         };
         if let Err(error) = over.facts().must_be_one_table(over.name()) {
-            // The next connection may have another path.
+            // The next connection may have another `search_path`.
             over.leave();
             return Err(error);
         }
@@ -169,7 +169,7 @@ impl Cell for RowStore {
         let mut answers = vec![WriteAnswer::Changed(None); writes.len()];
         self.must_take_writes(session).await?;
         let names: Vec<&str> = writes.iter().map(|(name, _)| name.as_str()).collect();
-        // None is no write.
+        // Without writes there is nothing to send.
         let Some((_, CellWrite { within, .. })) = writes.first() else { return Ok(answers) };
         let on = || writes.iter().map(|(_, write)| write.on);
         let versions: Vec<i64> = on().map(|(version, _)| version).collect();
@@ -322,7 +322,7 @@ impl RowStore {
         Self { sessions, trial: None, channels, hints, deaf_since: Mutex::default() }
     }
 
-    /// One that asks all over this connection.
+    /// A store that sends all requests over this connection.
     pub(crate) fn over(&self, session: Arc<PgSession>) -> Self {
         Self { trial: Some(session), ..self.clone() }
     }
@@ -331,13 +331,13 @@ impl RowStore {
         &self.sessions.shared
     }
 
-    /// Where hints come from, unless they are off.
+    /// The connections for hints, unless hints are off.
     pub(crate) fn hint_sessions(&self) -> Option<&SessionSource> {
         let is_off = matches!(self.shared().config.listen, Listen::Off);
         (!is_off).then(|| self.hints.as_ref().unwrap_or(&self.sessions))
     }
 
-    /// The connection, after making sure that hints are heard where they can be (hazard 31).
+    /// The connection, after subscribing to hints where that is possible (hazard 31), and whether they arrive.
     async fn listening(&self) -> Result<(Arc<PgSession>, bool), BackendError> {
         let Some(hints) = &self.hints else { return self.sessions.listening().await };
         let host = &self.shared().host;
@@ -354,7 +354,7 @@ impl RowStore {
         Ok((self.sessions.session().await?, locked(&self.deaf_since).is_none()))
     }
 
-    /// The row with the places beside it, and the server's time. Where there is no table, there is no row.
+    /// The row with the places next to it, and the server's time. Without a table there is no row.
     async fn read_row(
         &self,
         session: &PgSession,
@@ -407,7 +407,7 @@ impl RowStore {
         rows.first().map(made).transpose()
     }
 
-    /// The statement that fits.
+    /// Sends the statement that fits.
     async fn send(
         &self,
         session: &PgSession,
@@ -448,7 +448,7 @@ impl RowStore {
         if channels.is_empty() || !answer.as_ref().is_err_and(error::is_without_hints) {
             return answer;
         }
-        // An owner that is not notified asks by itself, later.
+        // An owner that is not notified asks again anyway, later.
         (with_hints[PLAIN].0, with_hints[PLAIN + 1].0) = (&none, &none);
         session.write(statement, &with_hints).await
     }
@@ -457,7 +457,7 @@ impl RowStore {
         if session.facts().takes_writes {
             return Ok(());
         }
-        // A standby may have become a primary under an open connection.
+        // A standby may have become the primary while the connection was open.
         let facts = session.look().await?;
         // The name of its host may lead to the next primary by now.
         facts.must_take_writes(session.name()).inspect_err(|_| session.leave()).map_err(CellError::Refused)
@@ -475,7 +475,7 @@ impl RowStore {
         }
         let session = session.clone();
         self.shared().host.spawn(Box::pin(async move {
-            // Who may not delete has rows that stay.
+            // If the role may not delete, the rows stay.
             let sql = session.sql();
             if let Err(failure) = session.ask(&sql.sweep, &[(&sql.table, Type::TEXT)]).await {
                 tracing::debug!(?failure, "nothing was swept");
@@ -484,7 +484,7 @@ impl RowStore {
     }
 }
 
-/// Whether places of this lock may have rows of their own: in another order of names no index would find one.
+/// Whether places of this lock may have separate rows: in another order of names no index would find them.
 fn has_overflow(session: &PgSession, name: &LockName) -> bool {
     session.facts().takes_places && name.as_str().len() <= NAME_MAX
 }
@@ -504,7 +504,7 @@ async fn opens(session: &PgSession) -> Result<Option<Duration>, CellError> {
     Ok(left.and_then(|left| u64::try_from(left).ok()).map(Duration::from_micros))
 }
 
-/// From the columns names, states, own state, number before it and names of emptied ones.
+/// From the columns names, states, own state, number of places before it, and names of emptied places.
 fn overflow(session: &PgSession, row: &Row, at: usize) -> Result<Overflow, CellError> {
     let (keys, states): (Option<Vec<String>>, Option<Vec<String>>) =
         (session.column(row, at)?, session.column(row, at + 1)?);
@@ -515,7 +515,8 @@ fn overflow(session: &PgSession, row: &Row, at: usize) -> Result<Overflow, CellE
     Ok(Overflow { first, emptied: emptied.unwrap_or_default(), is_whole, own, ahead, may_begin: true })
 }
 
-/// From the columns time, and whether the row is what was written; without that, version and state of one that was not.
+/// From the columns time, and whether the row has what was written; if that is NULL, version and state of a row that
+/// was not written.
 fn answered(
     session: &PgSession,
     row: &Row,
@@ -530,7 +531,7 @@ fn answered(
     Ok(WriteAnswer::unwritten(write, reading))
 }
 
-/// From the columns time, and whether the row is what was written.
+/// From the columns time, and whether the row has what was written.
 fn stored(session: &PgSession, row: &Row, at: usize) -> Result<WrittenCell, CellError> {
     Ok(WrittenCell { at: session.time(row, at)?, is_ours: session.column(row, at + 1)? })
 }
@@ -542,12 +543,12 @@ fn must_be_ours(session: &PgSession, row: Option<&Row>, at: usize) -> Result<(),
     if session.column(row, at)? { Ok(()) } else { Err(CellError::Refused(error::altered(session.name()))) }
 }
 
-/// Between which two times the server's clock must lie.
+/// The two times between which the server's clock must be.
 fn window((from, until): (Duration, Duration)) -> (SystemTime, SystemTime) {
     (UNIX_EPOCH + from, UNIX_EPOCH + until)
 }
 
-/// The stream of hints of one process.
+/// The stream of hints for one process.
 struct RowHints {
     store: Arc<RowStore>,
     audience: Audience,
@@ -561,18 +562,18 @@ impl RowHints {
     }
 }
 
-/// Keeps a connection that brings hints, where there can be one; never ends.
+/// Keeps a connection over which hints arrive, where that is possible; never ends.
 async fn listen(store: &RowStore, audience: Audience) {
     let Some(sessions) = store.hint_sessions() else { return std::future::pending().await };
     let host = &store.shared().host;
     loop {
         match sessions.listening().await {
-            // One that brings none ends as well, and the next may bring them.
+            // A connection without hints ends as well, and the next one may have them.
             Ok((session, _)) => {
                 let fate = session.fate();
                 drop(session);
                 fate.end.wait().await;
-                // A waiter, which was told of the end, makes the next one in its own runtime.
+                // A waiter was notified of the end, and opens the next connection in its own runtime.
                 if audience != Audience::Waiters {
                     continue;
                 }
@@ -598,14 +599,14 @@ impl WakeStream for RowHints {
     }
 }
 
-/// Arguments of a write that notifies no process.
+/// The number of arguments of a write that notifies no process.
 const PLAIN: usize = 7;
-/// In bytes. With a longer name the row of a place might not fit into the column, and all places are in the
+/// In bytes. With a longer name, the name of a place's row might not fit into the column. Then all places are in the
 /// row of the lock.
 const NAME_MAX: usize = 480;
-/// Of 256: one insert in 64 sweeps.
+/// Out of 256: one insert in 64 starts a sweep.
 const SWEEP_CHANCE: u8 = 4;
-/// How long claims do not wait for hints that could not be listened to.
+/// After listening failed: how long claims do not try it again.
 const DEAF: Duration = Duration::from_secs(5);
-/// Pause before a connection is made only to listen.
+/// The pause before a connection is opened only to listen.
 const RECONNECT: Duration = Duration::from_millis(500);
