@@ -1,5 +1,5 @@
-//! `Redis`, a backend and a node of a quorum: each verb is one call of a script, two where the first finds
-//! that it is not as plain as that.
+//! `Redis`, a backend and a node of a quorum: each verb is one call of a script, or two where the first one, the fast path,
+//! does not suffice.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -40,17 +40,17 @@ use crate::{
 /// Locks in Redis: one master, behind Sentinel, or a Cluster.
 pub struct Redis {
     pub(crate) sessions: Arc<RedisSessions>,
-    /// Locks that another owner waited for a moment ago. It saves a round trip: never right or wrong.
+    /// Locks that another owner waited for a moment ago. It saves a round trip; nothing is right or wrong because of it.
     contended: Contended,
-    /// Locks that another client holds while an owner of this handle waits.
+    /// Locks that a foreign client holds while an owner of this handle waits.
     foreign: Mutex<HashMap<LockName, ForeignHold>>,
     /// The last label and its text: most claims of a process have the same one.
     label: Mutex<Option<(Arc<Label>, Arc<str>)>>,
-    /// The durations and bounds of queues, as the scripts want them.
+    /// The durations and bounds of queues, as the scripts take them.
     bounds: String,
 }
 
-/// What a waiter has seen of a lock that a client holds which is not Tenure, and so notifies no waiter.
+/// What a waiter has seen of a lock that a foreign client holds. Such a client notifies no waiter.
 struct ForeignHold {
     seen: ForeignHolder,
     /// Since when it is the same hold.
@@ -69,13 +69,13 @@ struct FitServer {
     is_first: bool,
 }
 
-/// What an attempt at a server came to. All but an answer were refused by the server before it changed anything for this
+/// The result of an attempt at a server. In all cases but an answer, the server refused before it changed anything for this
 /// request, or the request was not sent.
 enum Tried<T> {
     Answer(T),
-    /// The server does not know the gate: what was known of it is wrong.
+    /// The server does not know the gate: what this client knew of it is wrong.
     GateRefuted,
-    /// Others may have adopted other settings since.
+    /// Other clients may have adopted other settings since.
     SettingsChanged,
     /// The server was put back to an earlier state.
     RolledBack,
@@ -113,7 +113,7 @@ impl Backend for Redis {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
-        // Even if no server is fit, and will not be for a while.
+        // Refused even if no server is fit now, and none will be for a while.
         self.allow(claim.ttl, self.config().max_ttl())?;
         let listens = claim.wait != WaitMode::No;
         self.while_fit(FitFor::Claim, listens, |server| self.claim_from(server, claim)).await
@@ -166,7 +166,7 @@ impl Backend for Redis {
         token: FencingToken,
         memo: &Memo,
     ) -> Result<Noted, BackendError> {
-        // No gate is asked: where a lease was forgotten its owner does not hold.
+        // No gate is needed: an owner whose lease was forgotten does not hold the lock.
         let session = self.sessions.session().await?;
         let (script, keys) = (&self.scripts().note, self.keys(name)?);
         let beside = ["shared", "who", "memo"].map(|kind| keys.side(kind));
@@ -189,12 +189,12 @@ impl Backend for Redis {
         self.look(&session, name).await
     }
 
-    /// Every lock of ours whose name starts with `prefix`, and every foreign one that ours wait for.
+    /// Every lock of Tenure whose name starts with `prefix`, and every foreign lock that clients of Tenure wait for.
     async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
         let session = self.sessions.session().await?;
         let (before, _) = self.config().key.split_once("%s").unwrap_or_default();
         let begin = format!("{before}{prefix}");
-        // What a walk meets twice is one name.
+        // A key that a walk finds twice is one name.
         let mut names = BTreeSet::new();
         for node in session.wire.nodes().await.map_err(|error| session.failed(error))? {
             let mut cursor = 0;
@@ -250,7 +250,7 @@ impl Backend for Redis {
 
 #[async_trait]
 impl QuorumNode for Redis {
-    /// The `run_id`, asked for each time: the identity of the server matters only if it answers now.
+    /// The `run_id`, read each time: the identity of the server matters only if it answers now.
     async fn identity(&self) -> Result<String, BackendError> {
         self.must_be(!self.is_cluster(), "a Redis Cluster is more than one server")?;
         let session = self.sessions.session().await?;
@@ -266,7 +266,7 @@ impl QuorumNode for Redis {
         Ok(Self::sharing(self.sessions.shared.clone()))
     }
 
-    /// Only those who hold alone are raised; a quorum knows no others.
+    /// Raises exclusive holders only; a quorum knows no others.
     async fn raise(&self, name: &LockName, owner: OwnerId, to: FencingToken) -> Result<Raised, BackendError> {
         let is_node = self.config().counting() == Counting::Quorum;
         self.must_be(is_node, "this Redis server is no node of a quorum")?;
@@ -304,7 +304,7 @@ impl Redis {
     fn sharing(shared: Arc<RedisShared>) -> Self {
         let Config { claim_ttl, place_ttl, retry_max, .. } = &shared.config;
         let [claim, place, retry] = [claim_ttl, place_ttl, retry_max].map(Duration::as_millis);
-        // Elsewhere in a Cluster a process may listen of which this node does not know.
+        // In a Cluster a process may listen at another node, and this node does not know of it.
         let drop = u8::from(!shared.config.is_cluster());
         let bounds = format!("{claim}:{place}:{retry}:{PLACES_MAX}:{drop}");
         Self {
@@ -332,8 +332,8 @@ impl Redis {
         Keys::new(&self.config().key, name, self.config().counting())
     }
 
-    /// The answer of `attempt` at a server that is fit for this purpose. If the server refuses because it is not what it
-    /// was thought to be, it is checked, and the attempt is made again.
+    /// The answer of `attempt` at a server that is fit for this purpose. If the server refuses because it is not as this
+    /// client knew it, the client checks it and makes the attempt again.
     async fn while_fit<T, A: Future<Output = Result<Tried<T>, BackendError>>>(
         &self,
         purpose: FitFor,
@@ -369,7 +369,7 @@ impl Redis {
     ) -> Result<Tried<ClaimAnswer>, BackendError> {
         claim.asker.must_be_there()?;
         if claim.ttl > gate.max_ttl && is_first {
-            // Others may have adopted a larger `max_ttl` since.
+            // Other clients may have adopted a larger `max_ttl` since.
             return Ok(Tried::SettingsChanged);
         }
         self.allow(claim.ttl, gate.max_ttl)?;
@@ -414,7 +414,7 @@ impl Redis {
         }
     }
 
-    /// When an owner that waits behind a foreign client took or kept its place, if that need not be kept now.
+    /// When an owner that waits behind a foreign client took or kept its place, if the place need not be kept now.
     fn placed_behind(&self, claim: &Claim, gate: &Gate, now: Moment) -> Option<Moment> {
         let foreign = locked(&self.foreign);
         let hold = foreign
@@ -424,8 +424,8 @@ impl Redis {
         (*at == gate.name && placed.elapsed(now) < self.config().retry_max).then_some(*placed)
     }
 
-    /// When a waiter checks again a lock that a foreign client holds. The first one does so 50 times a second while the holder changes,
-    /// less often the longer one stays.
+    /// When a waiter checks a lock of a foreign client again. The first waiter does so 50 times a second while the holder
+    /// changes, and less often the longer one holder stays.
     fn pace_behind(
         &self,
         claim: &Claim,
@@ -442,7 +442,7 @@ impl Redis {
         let since = known.map_or(now, |known| known.since);
         let pace = (since.elapsed(now) / 10).clamp(FOREIGN_LEAST, FOREIGN_MOST);
         let pace = if seen.before == 0 { pace.min(usual) } else { usual };
-        // The place is kept in time.
+        // In time to keep the place.
         let kept = retry_max.saturating_sub(placed.0.elapsed(now));
         foreign.insert(claim.name.clone(), ForeignHold { seen, since, waiter: claim.owner, placed });
         pace.min(kept).max(FOREIGN_LEAST).min(retry_max)
@@ -473,7 +473,7 @@ impl Redis {
         session.batcher.claim(request).await
     }
 
-    /// The path that sees everything, by `claim` or `follow`.
+    /// The full path, which reads all keys of the lock, by `claim` or `follow`.
     async fn claim_in_full(
         &self,
         session: &RedisSession,
@@ -496,7 +496,7 @@ impl Redis {
         ClaimReply::of_full(answer).ok_or_else(|| error::unreadable(&session.place, "a claim"))
     }
 
-    /// A call of a script that looks at everything: its keys, the gate and the bounds of the queue.
+    /// A call of a script of the full path: all keys of the lock, the gate and the bounds of the queue.
     fn full_call(&self, script: &Script, keys: &Keys, gate: &Gate) -> Cmd {
         let all = keys.all();
         let mut call = script.call(&all.iter().map(String::as_str).collect::<Vec<_>>());
@@ -517,8 +517,8 @@ impl Redis {
     }
 
     /// # Errors
-    /// `Invalid` for a lease that is longer than the guard of all clients waits for (H4.5). A script is sent with the
-    /// gate of which this is the `max_ttl`: the gate is named after it.
+    /// `Invalid` for a lease that is longer than the guard of all clients waits for (H4.5). A script is sent with the gate
+    /// that has this `max_ttl`: the gate is named after it.
     fn allow(&self, ttl: Duration, max: Duration) -> Result<(), BackendError> {
         if ttl <= max {
             return Ok(());
@@ -533,9 +533,9 @@ impl Redis {
         Err(BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message))
     }
 
-    /// A server was put back to an earlier state under the same run and history, as a snapshot that is
-    /// resumed: what shows it is its counter, which is behind what it granted to us. Closes the gate until
-    /// every lease that the server may have forgotten has expired (L1); its check finds it closed.
+    /// A server was put back to an earlier state under the same run and history, as when a snapshot is resumed. Its counter
+    /// shows it: it is behind what the server granted to this client. Closes the gate until every lease that the server may
+    /// have forgotten has expired (L1); the check of the server then finds it closed.
     async fn close(&self, session: &RedisSession, gate: &Gate) -> Result<(), BackendError> {
         let script = &self.scripts().rewound;
         let mut call = script.call(&[self.config().record()]);
@@ -545,7 +545,7 @@ impl Redis {
         Ok(())
     }
 
-    /// How far this server has counted for this client; zero, where that says nothing.
+    /// The largest token that this server granted to this client; zero where that proves nothing.
     fn known_through(&self, gate: &Gate) -> u64 {
         gate.name.as_ref().map_or(0, |name| self.sessions.shared.known_through(name))
     }
@@ -558,7 +558,7 @@ impl Redis {
     ) -> Result<Tried<Vec<Result<Renewal, BackendError>>>, BackendError> {
         let max_ttl = server.gate.max_ttl;
         let allowed: Vec<&Grant> = grants.iter().filter(|grant| grant.ttl <= max_ttl).collect();
-        // If nothing is sent, nothing tells whether others have adopted a larger `max_ttl` since.
+        // If nothing is sent, this client does not learn whether others have adopted a larger `max_ttl` since.
         if allowed.is_empty() && server.is_first {
             return Ok(Tried::SettingsChanged);
         }
@@ -568,12 +568,12 @@ impl Redis {
             Tried::SettingsChanged => return Ok(Tried::SettingsChanged),
             Tried::RolledBack => return Ok(Tried::RolledBack),
         };
-        // A future for each of hundreds that are renewed already would cost more than they did.
+        // A future for each of hundreds of leases that are renewed already would cost more than their renewals did.
         let rest = allowed.iter().zip(&plain).filter(|(_, is_renewed)| !**is_renewed);
         let mut kept = join_all(rest.map(|(grant, _)| self.keep(&server.session, grant))).await.into_iter();
         let mut plain = plain.into_iter();
         let mut answer = |grant: &Grant| {
-            // Others have adopted a smaller `max_ttl`: what was granted for longer must end.
+            // Other clients have adopted a smaller `max_ttl`: a lease that was granted for longer must end.
             self.allow(grant.ttl, max_ttl)?;
             let is_renewed = plain.next().expect("BUG: each lease that is allowed was asked for");
             if is_renewed { Ok(Renewal::Renewed) } else { kept.next().expect("BUG: the rest was asked for") }
@@ -581,7 +581,7 @@ impl Redis {
         Ok(Tried::Answer(grants.iter().map(&mut answer).collect()))
     }
 
-    /// Renews up to a batch of exclusive leases; `false` for those that need a closer look.
+    /// Renews up to a batch of exclusive leases; `false` for those that need `keep`.
     async fn renew_plain(
         &self,
         FitServer { session, gate, .. }: &FitServer,
@@ -591,7 +591,7 @@ impl Redis {
             grants.iter().map(|g| self.keys(&g.name).map(|keys| keys.lock)).collect();
         let locks = locks?;
         let script = &self.scripts().renew;
-        // In a Cluster there is no record; its own counter lies in the slot of the lock.
+        // In a Cluster there is no record; the lock's own counter is in the slot of the lock.
         let (record, settings) = match (self.is_cluster(), grants) {
             (_, []) => return Ok(Tried::Answer(Vec::new())),
             (true, [grant, ..]) => (self.keys(&grant.name)?.counter().into_owned(), String::new()),
@@ -612,7 +612,7 @@ impl Redis {
                 Ok(Tried::Answer(items.iter().map(|item| number(item) == Some(1)).collect()))
             }
             Value::Int(-1) => Ok(Tried::SettingsChanged),
-            // What is still there is renewed after that: it was granted, and no lease is forgotten by keeping it.
+            // The leases that are still there are renewed after that: they were granted, and to keep them forgets no lease.
             Value::Int(-2) => Ok(Tried::RolledBack),
             _ => Err(error::unreadable(&session.place, "a renewal")),
         }
@@ -630,7 +630,7 @@ impl Redis {
         }
     }
 
-    /// Leaves where there may be waiters; remembers whether there were.
+    /// Leaves a lock that may have waiters; remembers whether it had.
     async fn leave(
         &self,
         session: &RedisSession,
@@ -647,12 +647,12 @@ impl Redis {
         let gate = self.gate_for_hand_off(session).await;
         let answer = number(&session.ask(script, &call(&gate, &owner.hex())).await?);
         if answer == Some(3) && !gate.is_closed() {
-            // It has left. Asked again, it hands on what is free, if the server is fit with another gate by
-            // now. Not in its name: a copy that is late would end its next lease, if it comes again.
+            // The owner has left. A second call hands on what is free, if by now the server is fit with another gate. It is
+            // not sent as this owner: if the owner claims again, a late copy would end its next lease.
             session.health.refute(&gate);
             let gate = self.gate_for_hand_off(session).await;
             if !gate.is_closed() {
-                // OK to ignore: the lock is released, and each waiter enters by its own timer.
+                // OK to ignore: the lock is released, and each waiter acquires it by its own timer.
                 let _ = session.ask(script, &call(&gate, &[b'0'; 48])).await;
             }
         }
@@ -664,8 +664,8 @@ impl Redis {
         }
     }
 
-    /// The gate, of a server that is checked again if it may have become fit: a handle that only renews and
-    /// releases would never learn it otherwise, and would hand nothing on.
+    /// The gate; the server is checked again if it may have become fit. Otherwise a handle that only renews and releases
+    /// would never learn that, and would hand nothing on.
     async fn gate_for_hand_off(&self, session: &RedisSession) -> Gate {
         let gate = session.health.ensure_fit(FitFor::HandOff, self.sessions.host().now()).await;
         gate.unwrap_or_else(|error| {
@@ -689,7 +689,7 @@ impl Redis {
         view.ok_or_else(|| error::unreadable(&session.place, "an inspection"))
     }
 
-    /// The next cursor of a walk, and the keys of locks and queues in this step; one that is no UTF-8 has no name.
+    /// The next cursor of a walk, and the keys of locks and queues in this step; a key that is no UTF-8 has no name.
     async fn step(
         &self,
         session: &RedisSession,
@@ -782,5 +782,5 @@ const FOREIGN_MOST: Duration = Duration::from_secs(1);
 /// How many may wait for one lock.
 const PLACES_MAX: usize = 4096;
 
-/// Names that are remembered as contended; more, and all are forgotten.
+/// How many names are remembered as contended; if there are more, all are forgotten.
 const CONTENDED_MAX: usize = 4096;

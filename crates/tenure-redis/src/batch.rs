@@ -1,12 +1,12 @@
-//! How plain claims and releases travel over one connection: alone while few are in flight, else in one
-//! script with those that are ready at the same time.
+//! How plain claims and releases are sent over one connection: alone while few are in flight, else in one script with those
+//! that are ready at the same time.
 //!
-//! A script costs a server more than what it does for one lock: with many requests in flight, that is most of
-//! its work. A request leaves when all that was ready beside it has joined; none waits for others to become
-//! ready (`docs/decisions/redis-scripts.md`).
+//! The call of a script costs a server more than what the script does for one lock: with many requests in flight, that is
+//! most of the server's work. A batch leaves when all requests that are ready have joined; no request waits for others to
+//! become ready (`docs/decisions/redis-scripts.md`).
 //!
-//! In the order in which a request meets it: [`Batcher::claim`], the queue of what is ready, the task that
-//! empties it, one batch.
+//! In the order in which a request passes them: [`Batcher::claim`], the queue of what is ready, the task that empties it,
+//! one batch.
 
 use std::{
     future::poll_fn,
@@ -33,7 +33,7 @@ use crate::{
 /// Up to this many requests in flight are sent one by one: a batch would cost them more than it saves.
 const FEW: usize = 4;
 
-/// In one script at most: the server does nothing else meanwhile.
+/// The most requests in one script: the server does nothing else while it runs.
 const MOST: usize = 32;
 
 /// Sends plain claims and releases over one connection; nothing more once it is dropped.
@@ -49,7 +49,7 @@ pub(crate) enum PlainRequest {
     Release(ReleaseRequest),
 }
 
-/// What the script says to a plain request.
+/// The reply of a script to a plain request.
 pub(crate) enum PlainReply {
     Claim(ClaimReply),
     Release { is_released: bool },
@@ -74,14 +74,14 @@ pub(crate) struct ReleaseRequest {
     pub(crate) owner: OwnerText,
 }
 
-/// An owner, as it stands in a key.
+/// An owner, as 48 hex digits.
 type OwnerText = [u8; 48];
 
 impl Batcher {
     /// Its task runs in the runtime that has begun the driver of this connection: no caller's runtime delays
     /// a request.
     pub(crate) fn new(connection: Arc<Connection>, shared: Arc<RedisShared>) -> Self {
-        // The keys of a Cluster's locks lie on several nodes.
+        // The keys of a Cluster's locks are on several nodes.
         let queue = Arc::new(BatchQueue::new(!shared.config.is_cluster()));
         if !shared.config.is_cluster() {
             let (connection, shared) = (connection.clone(), shared.clone());
@@ -98,7 +98,7 @@ impl Batcher {
         }
     }
 
-    /// False if it is not as plain as that, and then nothing was changed.
+    /// False if the plain path does not suffice, and then nothing was changed.
     pub(crate) async fn release(&self, request: ReleaseRequest) -> Result<bool, BackendError> {
         match self.send(PlainRequest::Release(request)).await? {
             PlainReply::Release { is_released } => Ok(is_released),
@@ -122,7 +122,7 @@ impl Batcher {
         })
     }
 
-    /// The connection is left: callers whose requests wait here ask again over the next one.
+    /// The connection is not used any more: callers whose requests wait here ask again over the next one.
     pub(crate) fn end(&self) {
         self.connection.on_left();
         self.queue.end();
@@ -209,7 +209,7 @@ impl ReadyRequest {
         self.claim().map_or(Ok(()), |claim| claim.asker.must_be_there())
     }
 
-    /// Sends what a batch left undone, unless the caller was dropped meanwhile.
+    /// Sends what a batch left undone, unless the caller was dropped in the meantime.
     async fn send_alone(self, connection: &Connection, shared: &RedisShared) {
         if self.reply_to.is_closed() {
             return;
@@ -263,7 +263,7 @@ impl Drop for InFlightCount<'_> {
 }
 
 impl BatchQueue {
-    /// For a server that can do many at the same time, or not.
+    /// For a server that can run many requests in one script, or not.
     fn new(can_do_many: bool) -> Self {
         let (claims, releases) = (Vec::new(), Vec::new());
         let is_refused = !can_do_many;
@@ -291,12 +291,12 @@ impl BatchQueue {
         locked(&self.state).is_refused = true;
     }
 
-    /// A request has waited for longer than `limit`: the runtime of the sender stands still.
+    /// A request has waited for longer than `limit`: the runtime of the sender is stuck.
     fn is_stuck(&self, clock: &dyn Host, limit: Duration) -> bool {
         locked(&self.state).since.is_some_and(|since| since.elapsed(clock.now()) > limit)
     }
 
-    /// Adds a request to the next batch; the caller waits for its reply, with a time-out of its own.
+    /// Adds a request to the next batch; the caller waits for its reply, with its own timeout.
     fn join(
         &self,
         request: PlainRequest,
@@ -304,7 +304,7 @@ impl BatchQueue {
     ) -> oneshot::Receiver<Result<PlainReply, BackendError>> {
         let (reply_to, replied) = oneshot::channel();
         let mut state = locked(&self.state);
-        // After the end the receiver says immediately that nothing was sent.
+        // After the end the receiver reports immediately that nothing was sent.
         if !state.is_over {
             if state.is_empty() {
                 self.changed.notify_one();
@@ -402,12 +402,12 @@ impl BatchSender {
             if !is_ready {
                 return;
             }
-            // All requests that are ready now join, and the server works on the last batch meanwhile.
+            // All requests that are ready now join, while the server works on the last batch.
             yield_to_others().await;
             for batch in queue.next() {
                 let mut sending = Box::pin(send(batch, connection.clone(), shared.clone(), queue.clone()));
                 let is_answered = poll_fn(|task| Poll::Ready(sending.as_mut().poll(task).is_ready())).await;
-                // A task of its own reads the answer, even while more requests come.
+                // A separate task reads the answer, even while more requests come.
                 if !is_answered {
                     shared.host.spawn(sending);
                 }
@@ -447,7 +447,7 @@ async fn send(
     let replies = match connection.ask(script, &call).await {
         Ok(answer) => replies_of_many(&batch, answer)
             .ok_or_else(|| error::unreadable(&connection.place, batch[0].request.what())),
-        // One of them may be to blame, or a right that only the script for many needs.
+        // The cause may be one of them, or a missing right that only the script for many needs.
         Err(error) if error.outcome() == Outcome::NotApplied => {
             if !error.kind().is_transient() {
                 tracing::debug!(place = connection.place, %error, "from here on each request goes alone");
@@ -598,7 +598,7 @@ mod tests {
         assert!(queue.next().is_empty());
     }
 
-    /// No more leave at a time than one script takes, and all in the end.
+    /// No more are sent at a time than one script takes, and all are sent in the end.
     #[tokio::test]
     async fn a_script_takes_so_many() {
         let queue = queue();
@@ -636,7 +636,7 @@ mod tests {
         assert_eq!(alone, [true; FEW + 1]);
     }
 
-    /// L6: a sender that stands still is found by a later request; one that gets on is not.
+    /// L6: a later request detects a sender that is stuck; a sender that works is not reported as stuck.
     #[tokio::test(start_paused = true)]
     async fn a_sender_that_stands_still_is_found() {
         let (queue, clock) = (queue(), clock());

@@ -1,5 +1,5 @@
-//! How a connection of the driver is made: over a socket of ours, so that what it hears is known, and with
-//! TLS of our own, so that nothing of the process is set.
+//! How a connection of the driver is made: over Tenure's own socket, which shows what it receives, and with its own TLS
+//! settings, so that nothing is set for the whole process.
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ pub(crate) enum ServerAddress {
     Socket(PathBuf),
 }
 
-/// The way to one server: where it is, how it is spoken to, and as whom.
+/// The way to one server: its address, how to connect to it, and as which user.
 pub(crate) struct ServerRoute {
     pub(crate) address: ServerAddress,
     pub(crate) tls: Option<ServerTls>,
@@ -36,7 +36,7 @@ pub(crate) struct ServerRoute {
 #[derive(Clone)]
 pub(crate) struct ServerTls(TlsConnector, Option<String>);
 
-/// How the servers of this configuration are believed, if TLS is spoken.
+/// How the servers of this configuration are trusted, if TLS is used.
 pub(crate) fn connector(config: &Config) -> Result<Option<ServerTls>, BackendError> {
     if !config.tls {
         return Ok(None);
@@ -45,7 +45,7 @@ pub(crate) fn connector(config: &Config) -> Result<Option<ServerTls>, BackendErr
     Ok(Some(ServerTls(TlsConnector::from(Arc::new(settings)), config.tls_name.clone())))
 }
 
-/// Calls it when the driver has ended or is dropped.
+/// Calls the function when the driver has ended or is dropped.
 struct Ending<F: Fn()>(F);
 
 impl<F: Fn()> Drop for Ending<F> {
@@ -55,7 +55,7 @@ impl<F: Fn()> Drop for Ending<F> {
 }
 
 impl ServerRoute {
-    /// The way to one server, with the password of now.
+    /// The way to one server, with the current password.
     pub(crate) fn new(
         config: &Config,
         host: &Arc<dyn Host>,
@@ -72,8 +72,8 @@ impl ServerRoute {
         })
     }
 
-    /// With the detector that hears what comes over it. `on_end` is called when nothing reads it any more: even if that is
-    /// because the runtime of its caller has ended.
+    /// A connection, with the detector that sees what comes over it. `on_end` is called when nothing reads the connection
+    /// any more, even if that is because the runtime of its caller has ended.
     pub(crate) async fn connect(
         &self,
         settings: AsyncConnectionConfig,
@@ -87,7 +87,7 @@ impl ServerRoute {
         };
         let (connection, driver) = self.in_time(connect).await?;
         let ending = Ending(on_end);
-        // It ends with the last of those who have the connection.
+        // The driver ends when the last clone of the connection is dropped.
         self.host.spawn(Box::pin(async move {
             driver.await;
             drop(ending);
@@ -95,7 +95,8 @@ impl ServerRoute {
         Ok((connection, stall))
     }
 
-    /// Whether a proxy that spreads keys over servers is there: it answers GET, and cuts the connection at INFO.
+    /// Whether the address is that of a proxy that spreads keys over servers: it answers GET, and closes the connection at
+    /// INFO.
     pub(crate) async fn leads_to_proxy(&self) -> bool {
         let asked = async {
             let mut stream =
@@ -112,7 +113,7 @@ impl ServerRoute {
         self.in_time(asked).await.unwrap_or(false)
     }
 
-    /// One for messages of these channels alone.
+    /// A connection only for messages of these channels.
     pub(crate) async fn listen(&self, channels: &[String]) -> RedisResult<PubSubStream> {
         let stall = StallDetector::new(self.host.clone(), self.response_timeout);
         let listen = async {

@@ -1,8 +1,9 @@
-//! `Cluster`: the nodes of a Redis Cluster, each over a connection of its own, and which of them has which slot.
+//! `Cluster`: the nodes of a Redis Cluster, each over its own connection, and which of them has which slot.
 //!
-//! A request is sent once. It is sent elsewhere only if a node has said that it did not take it: `MOVED`, `ASK` or
-//! `TRYAGAIN`, before the first write of a script. What has no answer is unknown (L9): a driver that repeats it by itself
-//! would answer for the second copy, and a copy that is late would meet another lease of its owner (L4).
+//! A request is sent once. It is sent to another node only if a node has reported that it did not take it: `MOVED`, `ASK`
+//! or `TRYAGAIN`, before the first write of a script. The outcome of a request without an answer is unknown (L9). A driver
+//! that repeats it by itself would return the answer to the second copy, and a late copy would meet another lease of its
+//! owner (L4).
 
 use std::{
     collections::HashMap,
@@ -35,13 +36,13 @@ use crate::{
 /// The nodes of a Cluster.
 pub(crate) struct Cluster {
     shared: Arc<RedisShared>,
-    /// The node that hints are heard from. With its connection this one ends.
+    /// The node that hints come from. When its connection ends, this `Cluster` ends too.
     listener: Arc<ClusterNode>,
     listening: (MultiplexedConnection, Arc<StallDetector>),
     state: Mutex<ClusterState>,
-    /// A node was not reached, or may be no master any more: the nodes are asked anew who has which slot.
+    /// A node was not reached, or may be no master any more: the slot map is read again.
     is_stale: Arc<AtomicBool>,
-    /// What is learnt is never wrong for long: the node that a request is sent to knows better.
+    /// A map is never wrong for long: the node that a request is sent to corrects it.
     refreshing: SingleFlight<RedisResult<()>>,
 }
 
@@ -52,7 +53,7 @@ struct ClusterState {
     learnt: Moment,
 }
 
-/// One node, which is connected when it is asked something.
+/// One node. It is connected at the first request to it.
 struct ClusterNode {
     at: HostPort,
     links: Connections<NodeLink, RedisError>,
@@ -124,7 +125,7 @@ impl NodeLink {
         }
     }
 
-    /// A connection that is of no use is left: the next request makes another one.
+    /// A connection that is of no use is not used any more: the next request opens another one.
     fn on_error(&self, error: &RedisError) {
         if error::is_of_no_use(error) {
             self.on_left();
@@ -138,7 +139,7 @@ impl NodeLink {
         if !is_asking {
             return cmd.query_async(&mut connection).await;
         }
-        // In one write: the word counts for the next request of this connection.
+        // In one write: `ASKING` applies to the next request of this connection.
         let mut together = redis::pipe();
         together.add_command(redis::cmd("ASKING")).add_command(cmd.clone());
         let mut answers = connection.send_packed_commands(&together, 0, 2).await?;
@@ -153,7 +154,7 @@ impl NodeLink {
         let answers = self.connection.clone().send_packed_commands(&together, 0, 2).await?;
         let mut answers = answers.into_iter();
         let slots = answers.next().unwrap_or(Value::Nil).extract_error()?;
-        // A user with the permissions of an earlier version may not ask for it.
+        // A user that has only the permissions that an earlier version needed may not ask for it.
         let info = answers.next().and_then(|info| info.extract_error().ok());
         View::read(at, &slots, info).ok_or_else(|| {
             let detail = format!("{}:{} names no master of any slot", at.0, at.1);
@@ -163,7 +164,8 @@ impl NodeLink {
 }
 
 impl ClusterNode {
-    /// With its connection, if there is one. Where another one is made, `is_stale` is set: the node may have been replaced.
+    /// With its connection, if there is one. When another one is opened, `is_stale` is set: the node may have been
+    /// replaced.
     fn new(
         shared: &Arc<RedisShared>,
         at: HostPort,
@@ -179,7 +181,7 @@ impl ClusterNode {
             if let Some(link) = locked(&first).take() {
                 return Box::pin(ready(Ok(link))) as _;
             }
-            // The password is that of now.
+            // With the current password.
             let address = ServerAddress::Host(to.0.clone(), to.1);
             let route = ServerRoute::new(&shared.config, &shared.host, address, true);
             Box::pin(async move {
@@ -196,7 +198,7 @@ impl ClusterNode {
     }
 }
 
-/// Nothing was sent: a node that refuses a login may be in the midst of a change, since another one has accepted it.
+/// Nothing was sent. A node that refuses a login may be in the middle of a change, because another node has accepted it.
 fn unreached(error: impl Display) -> RedisError {
     redis::make_extension_error(error::UNREACHED.to_owned(), Some(error.to_string()))
 }
@@ -278,7 +280,7 @@ impl Cluster {
         Arc::new(cluster)
     }
 
-    /// The node that hints are heard from is dead or stuck.
+    /// The node that hints come from is dead or stuck.
     pub(crate) fn is_stalled(&self) -> bool {
         self.listening.1.is_stalled()
     }
@@ -309,7 +311,7 @@ impl Cluster {
     /// Asks the node that has the lock.
     pub(crate) async fn ask(self: &Arc<Self>, cmd: &Cmd) -> RedisResult<Value> {
         if self.is_stale.load(Ordering::Relaxed) {
-            // What is known may still be right.
+            // OK to ignore: what is known may still be right.
             let _ = Box::pin(self.refresh(true)).await;
         } else if self.is_old() {
             // Opens no connection.
@@ -346,7 +348,7 @@ impl Cluster {
         }
     }
 
-    /// The next request asks who has which slot.
+    /// The next request reads the slot map again.
     fn suspect(&self) {
         self.is_stale.store(true, Ordering::Relaxed);
     }
@@ -371,7 +373,7 @@ impl Cluster {
         node.or_insert_with(|| ClusterNode::new(&self.shared, at.clone(), None, &self.is_stale)).clone()
     }
 
-    /// Of a slot that no node is known to have, the one that is connected is asked.
+    /// For a slot without a known node, the node that is connected.
     fn owner(&self, slot: Option<u16>) -> Arc<ClusterNode> {
         let state = locked(&self.state);
         let owner = slot.and_then(|slot| state.owners[usize::from(slot)].clone());
@@ -502,12 +504,12 @@ fn chosen(shared: &RedisShared, views: &[View]) -> RedisResult<View> {
     })
 }
 
-/// The nodes send a request to and fro, or the slot is being moved: nothing was done, and it passes.
+/// The nodes redirect a request back and forth, or the slot is being moved. Nothing was done, and the state is temporary.
 fn unsettled(error: &RedisError) -> RedisError {
     redis::make_extension_error(error::UNSETTLED.to_owned(), Some(error.to_string()))
 }
 
-/// Where a request goes that this node has not taken. Without a host it is at the host of the one that says so.
+/// Where a request is sent that this node has not taken. A redirect without a host means the host of the node that sent it.
 fn redirect(error: &RedisError, host: &str) -> Option<Redirect> {
     let redis::ErrorKind::Server(kind) = error.kind() else { return None };
     let to = || {
@@ -523,7 +525,7 @@ fn redirect(error: &RedisError, host: &str) -> Option<Redirect> {
     }
 }
 
-/// The first key of a script, or of what `doctor` asks. Of a word that is no key each node is right.
+/// The first key of a script, or of a command of `doctor`. For a word that is no key, each node is right.
 fn key_of(cmd: &Cmd) -> Option<&[u8]> {
     let word = |at| match cmd.args_iter().nth(at) {
         Some(Arg::Simple(word)) => Some(word),
@@ -532,7 +534,7 @@ fn key_of(cmd: &Cmd) -> Option<&[u8]> {
     word(if word(0)?.starts_with(b"EVAL") { 3 } else { 1 })
 }
 
-/// The slot of a key: CRC16 (XMODEM) of what stands between its first braces, or of all of it.
+/// The slot of a key: CRC16 (XMODEM) of the text between its first braces, or of all of it.
 fn slot_of(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let inside = &key[open + 1..];
@@ -548,8 +550,8 @@ fn slot_of(key: &[u8]) -> u16 {
 const SEVERAL: usize = 5;
 /// The longest age of a map. Only a refresh shows that a node has left, because it keeps its connections.
 const REFRESH: Duration = Duration::from_secs(30);
-/// Before a request is sent elsewhere: a slot that has moved costs one more round trip, nodes that do not agree yet are
-/// asked for half a second. Then the caller asks again.
+/// Pauses before a request is sent to another node. A slot that has moved costs one more round trip; nodes that do not
+/// agree yet are asked for half a second. Then the caller asks again.
 const PAUSES_MS: [u64; 7] = [0, 0, 10, 30, 60, 120, 240];
 
 #[cfg(test)]

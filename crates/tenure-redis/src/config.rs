@@ -21,7 +21,7 @@ use crate::keys::{Counting, ONE, QUORUM};
 /// Why settings are refused.
 pub use tenure_client::url::UrlError as ConfigError;
 
-/// Where Redis is and how its locks behave. A URL fills it, or a program does.
+/// Where Redis is and how its locks behave. A URL or a program fills it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Which servers.
@@ -30,7 +30,7 @@ pub struct Config {
     pub tls: bool,
     /// The certificate of the authority that signed the server's. Default: those that this machine trusts.
     pub ca: Option<PathBuf>,
-    /// Our own certificate, where servers want to see one.
+    /// The client certificate, where servers require one.
     pub cert: Option<PathBuf>,
     /// The key of the client certificate.
     pub cert_key: Option<PathBuf>,
@@ -50,13 +50,13 @@ pub struct Config {
     pub guard: GuardMode,
     /// The longest lease, where there is a guard that waits for it: see [`max_ttl`](Self::max_ttl).
     pub guarded_ttl: Duration,
-    /// Whether RESP3 may be spoken; without it, hints come over a connection of their own.
+    /// Whether RESP3 may be used; without it, hints come over a separate connection.
     pub resp3: bool,
     /// How long a connection may take to open.
     pub connect_timeout: Duration,
     /// How long an answer may take.
     pub response_timeout: Duration,
-    /// How long a waiter may take to enter when its turn has come.
+    /// How long a waiter may take to acquire when its turn has come.
     pub claim_ttl: Duration,
     pub(crate) place_ttl: Duration,
     /// How long a waiter sleeps at most before it asks again.
@@ -86,9 +86,9 @@ pub enum Topology {
 /// What a server that may have forgotten locks is allowed to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuardMode {
-    /// It grants nothing until every lease it may have forgotten is over.
+    /// It grants nothing until every lease that it may have forgotten has expired.
     On,
-    /// It grants immediately: two holders may be there after a restart or a fail-over.
+    /// It grants immediately: after a restart or a failover there may be two holders.
     Off,
 }
 
@@ -271,11 +271,11 @@ impl Config {
         }
     }
 
-    /// The same server as one of a quorum of so many nodes: with a record of its own, which says how many there are, and a
-    /// token counter per lock, so that the nodes count alike.
+    /// The same server as one of so many nodes of a quorum: with its own record, which has the number of nodes, and a token
+    /// counter per lock, so that the nodes count alike.
     ///
     /// # Errors
-    /// [`ConfigError`] for whatever is not one server.
+    /// [`ConfigError`] for anything but one server.
     pub fn in_quorum(mut self, nodes: usize) -> Result<Self, ConfigError> {
         let why = match &self.topology {
             Topology::Host(..) | Topology::Socket(_) => {
@@ -367,7 +367,7 @@ impl Config {
         FORM.check(self)
     }
 
-    /// The URL that says the same. **It holds the passwords.**
+    /// The URL with the same settings. **It contains the passwords.**
     ///
     /// # Errors
     /// If a path is not UTF-8, or there is no such URL.
@@ -400,7 +400,7 @@ impl Config {
         })
     }
 
-    /// Our certificate and its key.
+    /// The client certificate and its key.
     pub(crate) fn identity(&self) -> Result<Option<(&Path, &Path)>, ConfigError> {
         pair(("cert", self.cert.as_deref()), ("cert_key", self.cert_key.as_deref()))
     }
@@ -423,7 +423,7 @@ impl Config {
         }
     }
 
-    /// The longest lease. Without a guard nothing waits for it, and it is the longest that there is.
+    /// The longest lease. Without a guard nothing waits for it, and it is the longest lease that Tenure allows.
     pub fn max_ttl(&self) -> Duration {
         if self.is_cluster() || self.guard == GuardMode::Off { Timing::MAX_TTL } else { self.guarded_ttl }
     }

@@ -53,7 +53,7 @@ impl Connection {
 
     pub(crate) fn failed(&self, error: RedisError) -> BackendError {
         let (then, error) = error::asked(&self.place, error);
-        // Of a Cluster one node is left: it has done so.
+        // In a Cluster only the connection to one node is dropped, and that has been done.
         if then == AfterError::Drop && matches!(self.wire, Wire::One(..)) {
             self.on_left();
         }
@@ -64,7 +64,7 @@ impl Connection {
 /// One connection; clones share it.
 #[derive(Clone)]
 pub(crate) enum Wire {
-    /// To one server, with the way to make a second connection to the same, and what finds it dead.
+    /// To one server, with the route for a second connection to it, and the detector of a stall.
     One(MultiplexedConnection, Arc<ServerRoute>, Arc<StallDetector>),
     /// To the nodes of a Cluster.
     Cluster(Arc<Cluster>),
@@ -82,7 +82,7 @@ impl Wire {
         }
     }
 
-    /// It was asked something, and nothing comes.
+    /// A request was sent, and no answer comes.
     pub(crate) fn is_stalled(&self) -> bool {
         match self {
             Self::One(_, _, stall) => stall.is_stalled(),
@@ -101,7 +101,7 @@ impl Wire {
         }
     }
 
-    /// Has messages of this channel pushed; only over RESP3.
+    /// Subscribes to this channel; only over RESP3.
     pub(crate) async fn subscribe(&self, channel: &str) -> RedisResult<()> {
         match self {
             Self::One(connection, ..) => connection.clone().subscribe(channel).await,
@@ -136,7 +136,7 @@ impl Wire {
         }
     }
 
-    /// The way to a connection of its own for messages, for servers that do not push them. A Cluster does.
+    /// The route for a separate connection for messages, if the server does not push them. A Cluster does.
     pub(crate) fn route(&self) -> Option<Arc<ServerRoute>> {
         if let Self::One(_, route, _) = self { Some(route.clone()) } else { None }
     }
@@ -149,8 +149,8 @@ pub(crate) enum LockNode {
     At(String, u16),
 }
 
-/// Connects once; what the server pushes goes to the channels, and that it ended to `end`. Answers whether it
-/// speaks RESP3.
+/// Connects once. What the server pushes goes to the channels; `end` is set when the connection ends. Returns whether the
+/// server speaks RESP3.
 pub(crate) async fn open(
     shared: &Arc<RedisShared>,
     channels: &Arc<Channels>,
@@ -200,7 +200,7 @@ pub(crate) async fn open(
     plain.await.map(|wire| (wire, false)).map_err(failed)
 }
 
-/// Whether a proxy that spreads keys is where one server should be.
+/// Whether the address is that of a proxy that spreads keys, and not of one server.
 pub(crate) async fn leads_to_proxy(shared: &RedisShared) -> bool {
     let Topology::Host(host, port) = &shared.config.topology else { return false };
     match ServerRoute::new(&shared.config, &shared.host, ServerAddress::Host(host.clone(), *port), false) {
@@ -209,7 +209,7 @@ pub(crate) async fn leads_to_proxy(shared: &RedisShared) -> bool {
     }
 }
 
-/// Redis before 6 has no HELLO, and some services rename it away.
+/// Redis before 6 has no HELLO, and some services rename it.
 fn knows_no_resp3(error: &RedisError) -> bool {
     let text = error.to_string().to_lowercase();
     error.kind() == redis::ErrorKind::RESP3NotSupported || text.contains("hello") || text.contains("noproto")

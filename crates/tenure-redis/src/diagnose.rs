@@ -1,9 +1,12 @@
 //! `diagnose`: what weakens the promises of a Redis server, and what to do about it.
 //!
-//! A visit uses a connection that has passed no check, so that it also works where clients are refused. It
-//! looks at the servers, at the record (whether its settings are ours, whether it grants, and what its clock
-//! did), at one lock of its own from claim to release (whether this user may do all that a lock needs), and
-//! at the keys (what others keep under our prefix, and which foreign clients hold what ours wait for).
+//! A visit uses a connection that has passed no check, so that it works even where clients are refused. It checks:
+//!
+//! * the servers;
+//! * the record: whether it has the settings of this client, whether it grants, and what its clock did;
+//! * a trial lock, from claim to release: whether this user may do all that a lock needs;
+//! * the keys: what other programs store under Tenure's prefix, and which foreign clients hold what clients of Tenure wait
+//!   for.
 
 mod server;
 
@@ -37,7 +40,7 @@ struct Visit<'a> {
     wire: Wire,
     /// Messages are pushed over the same connection.
     resp3: bool,
-    /// In a Cluster without a guard, whatever the URL says.
+    /// In a Cluster without a guard, whatever the URL has.
     terms: Terms,
     findings: Vec<Finding>,
 }
@@ -67,7 +70,7 @@ impl Redis {
 }
 
 impl Visit<'_> {
-    /// Looks at each server that keeps locks; false if a look at anything else is of no use.
+    /// Checks each server that keeps locks; false if a check of anything else is of no use.
     async fn servers(&mut self, nodes: &[LockNode]) -> Result<bool, BackendError> {
         let (mut found, mut is_right) = (Vec::new(), true);
         for node in nodes {
@@ -110,7 +113,7 @@ impl Visit<'_> {
         self.tried("look at the server and write its record", opened)
     }
 
-    /// Looks at the record; nothing if this client is refused by it.
+    /// Checks the record; nothing if this client is refused because of it.
     async fn record(&mut self) -> Option<()> {
         let place = self.redis.config().place_name();
         let looked = record::facts_and_record(&self.redis.sessions.shared, &self.wire, &place).await;
@@ -164,7 +167,7 @@ impl Visit<'_> {
         Some(())
     }
 
-    /// The largest token that was granted here. It is a time in µs if it was never counted past it.
+    /// The largest token that was granted here. It is a time in µs, unless the counter was ahead of the clock.
     async fn counter(&mut self) -> Option<Duration> {
         let mut cmd = redis::cmd("HGETALL");
         let verb = "read the counter of tokens (HGETALL)";
@@ -192,7 +195,7 @@ impl Visit<'_> {
         Ok(session)
     }
 
-    /// A lock whose name no other client knows, and what that did not need but others will.
+    /// Tries a lock whose name no other client knows, and the commands that this trial did not need but others will.
     async fn try_a_lock(&mut self, session: &RedisSession) {
         let mut trial = Trial::new(self.redis.sessions.host(), TTL);
         trial.wait = WaitMode::Wake;
@@ -200,7 +203,7 @@ impl Visit<'_> {
             self.findings.push(self.refused(verb, &error));
         }
         let _ = self.commands(&trial).await;
-        // A counter of its own would stay for a day.
+        // The lock's own counter would stay for a day.
         if let Ok(keys) = self.redis.keys(&trial.name)
             && self.redis.config().counting() != Counting::One
         {
@@ -209,7 +212,7 @@ impl Visit<'_> {
         }
     }
 
-    /// Hints, and scripts that the server forgot.
+    /// Tries hints, and scripts that the server forgot.
     async fn commands(&mut self, trial: &Trial<'_>) -> Option<()> {
         let channel = hints::channel((trial.process, Audience::Waiters));
         // On the connection that is dropped with this visit.
@@ -236,7 +239,7 @@ impl Visit<'_> {
         Some(())
     }
 
-    /// Without a session only what needs no script is looked at.
+    /// Checks the keys. Without a session, only what needs no script is checked.
     async fn keys(&mut self, nodes: &[LockNode], session: Option<&RedisSession>) {
         let Some(waited) = self.under_prefix(nodes).await else { return };
         if let Some(session) = session {
@@ -248,7 +251,7 @@ impl Visit<'_> {
         }
     }
 
-    /// All keys under our prefix. Gives the locks that somebody waits for.
+    /// Checks all keys under Tenure's prefix. Returns the locks that have waiters.
     async fn under_prefix(&mut self, nodes: &[LockNode]) -> Option<Vec<LockName>> {
         let (redis, mut strange, mut waited) = (self.redis, Examples::default(), Vec::new());
         self.walk(nodes, format!("{PREFIX}*"), |key, kind, _| {
@@ -269,7 +272,7 @@ impl Visit<'_> {
         Some(waited)
     }
 
-    /// Locks that ours wait for and that a client of another library holds, with an end or without.
+    /// Finds locks that clients of Tenure wait for and that a foreign client holds, with an end or without.
     async fn foreign_holders(&mut self, session: &RedisSession, waited: &[LockName]) {
         let [mut bounded, mut endless, mut broken] = [(); 3].map(|()| Examples::default());
         let (mut blocked, mut views) = (None, Vec::new());
@@ -313,7 +316,7 @@ impl Visit<'_> {
         self.say_of(&broken, Problem, "locks whose key holds other data, so that they fail", remedy);
     }
 
-    /// With a template of our own, every key of such a name should be a lock.
+    /// Checks the keys of the template. If it is not `%s`, every key of such a name should be a lock.
     async fn under_template(&mut self, nodes: &[LockNode], template: &str) -> Option<()> {
         let (mut other, mut endless) = (Examples::default(), Examples::default());
         let pattern = scan::escaped(template).replacen("%s", "*", 1);
@@ -445,7 +448,7 @@ impl Visit<'_> {
     }
 }
 
-/// A finding that several servers of a Cluster share is said once.
+/// A finding that several servers of a Cluster share is reported once.
 fn merged(found: Vec<(&LockNode, Finding)>) -> Vec<Finding> {
     let mut groups: Vec<(Vec<String>, Finding)> = Vec::new();
     for (node, finding) in found {
@@ -507,7 +510,7 @@ fn set_back(
     let allowed = match (record, decision) {
         (Some(record), _) if record.is_open => Duration::ZERO,
         (_, Decision::Wait { wait, .. } | Decision::Write { wait, .. }) => *wait + SLACK,
-        // Their waits may be longer than ours.
+        // The waits of other clients may be longer than those of this client.
         (Some(record), _) => record.ready.saturating_sub(facts.now),
         (None, _) => return None,
     };
@@ -526,7 +529,7 @@ fn text(key: &[u8]) -> String {
     shown(&String::from_utf8_lossy(key)).within(80).to_string()
 }
 
-/// Whether a key under our prefix is what we would have put there; a key that is gone by now is.
+/// Whether a key under Tenure's prefix is what Tenure would have stored there; a key that is gone by now is.
 fn is_ours(key: &[u8], kind: &str) -> bool {
     if kind == "none" || [ONE, QUORUM].map(str::as_bytes).contains(&key) {
         // The record was judged when it was read; the other one is judged by clients of its kind.
@@ -564,14 +567,13 @@ impl Examples {
     }
 }
 
-/// The counter of tokens is at the server's time when it opens; a clock behind it by more was set back.
+/// When the gate opens, the counter of tokens is at the server's time; a clock that is further behind it was set back.
 const SET_BACK: Duration = Duration::from_secs(1);
 
-/// The ttl of the lock, if the visit is cut off or refused before its release; no server has a shorter
-/// maximum.
+/// The ttl of the trial lock, if the visit is cut off or refused before its release; no server has a shorter maximum.
 const TTL: Duration = Duration::from_secs(1);
 
-/// What a user needs, beside the keys.
+/// What a user needs, in addition to the keys.
 const RIGHTS: &str = "+select +info +time +config|get +eval +evalsha +exists +get +getrange +set +incr \
                       +append +del +pttl +pexpire +hget +hset +hdel +hexists +hgetall +hmget +zadd +zcard \
                       +zrange +zrangebyscore +zrank +zrem +zscore +publish +subscribe +scan +type";

@@ -1,4 +1,4 @@
-//! The one place where the driver's errors become ours.
+//! The one place where the driver's errors become errors of Tenure.
 
 use std::{error::Error as _, io};
 
@@ -15,7 +15,7 @@ use tenure_core::{
 pub(crate) enum AfterError {
     /// It goes on.
     Keep,
-    /// It is dropped: the next request makes another one and looks at the server anew (H4.3).
+    /// It is dropped: the next request opens another one and checks the server again (H4.3).
     Drop,
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn asked(place: &str, error: RedisError) -> (AfterError, BackendError
     (then, if [FOREIGN_HOLDER, WRONG_TYPE].contains(&message) { answer } else { answer.caused_by(error) })
 }
 
-/// A connection that could not be made: nothing was asked.
+/// A connection that could not be made: nothing was sent.
 pub(crate) fn connecting(place: &str, error: RedisError) -> BackendError {
     let (_, kind, _, message) = classify(&error);
     let fault = if error.kind() == redis::ErrorKind::Io { TlsFault::of(&error) } else { None };
@@ -59,7 +59,7 @@ pub(crate) fn leaves(error: &RedisError) -> bool {
     classify(error).0 == AfterError::Drop
 }
 
-/// After this error the connection is of no use: it broke, or its login does not count any more.
+/// After this error the connection is of no use: it broke, or its login is not valid any more.
 pub(crate) fn is_of_no_use(error: &RedisError) -> bool {
     let (then, kind, ..) = classify(error);
     then == AfterError::Drop && (error.code().is_none() || kind == Denied)
@@ -90,7 +90,7 @@ pub(crate) fn late(place: &str) -> BackendError {
     BackendError::new(TimedOut, Outcome::Unknown, LATE).with("redis", place)
 }
 
-/// The task that was to send it has ended or stands still, and may have sent it.
+/// The task that was to send it has ended or is stuck, and may have sent it.
 pub(crate) fn unsent(place: &str) -> BackendError {
     let message = "the runtime that speaks with the Redis server has ended, or stands still";
     BackendError::new(Unavailable, Outcome::Unknown, message).with("redis", place)
@@ -113,8 +113,8 @@ pub(crate) const UNSETTLED: &str = "UNSETTLED";
 pub(crate) const UNJOINED: &str = "UNJOINED";
 pub(crate) const STRANGE: &str = "STRANGE";
 
-/// What a server's code means. What the server refuses as a whole, it refuses before the first write of a
-/// script, and so is a script's own error without [`MIDWAY`]: nothing was done.
+/// What a server's code means. The server refuses a whole script before its first write, and a script's own error without
+/// [`MIDWAY`] comes before it too: nothing was done.
 const CODES: &[(&str, AfterError, ErrorKind, &str)] = &[
     ("READONLY", AfterError::Drop, Unavailable, "the Redis server is a replica and takes no writes"),
     ("LOADING", AfterError::Drop, Unavailable, "the Redis server is still loading its data"),
@@ -184,7 +184,7 @@ fn classify(error: &RedisError) -> ErrorClass {
     let text = error.detail().unwrap_or_default();
     // Redis 7.0 has no code for what a user may not do inside a script.
     let is_denied = text.contains("user executing the script can't");
-    // Nor has any for a counter that cannot be counted up.
+    // No version has a code for a counter that cannot be counted up.
     let is_no_count = text.contains("is not an integer") || text.contains("would overflow");
     // Envoy answers this for a command that it cannot shard.
     let is_proxy = text.contains("unsupported command");
@@ -219,7 +219,7 @@ fn classify(error: &RedisError) -> ErrorClass {
 mod tests {
     use super::*;
 
-    /// L9: what follows the code says what is wrong; the code says that something was done before.
+    /// L9: the text after the code is the error; the code means that something was done before.
     #[test]
     fn an_error_after_the_first_write_of_a_script_has_an_unknown_outcome() {
         for (behind, kind) in [

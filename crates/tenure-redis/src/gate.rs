@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use crate::guard::RecordedTerms;
 
-/// What a server was found fit with: its run, its history of data, and the terms. The field of the record that has this name is
-/// there as long as the gate is open, and counts tokens in `tenure:one`. A script that does not find it grants nothing: the
-/// server restarted, failed over or was judged anew since.
+/// What a server was found fit with: its run, its history of data, and the terms. The record has a field of this name as
+/// long as the gate is open; in `tenure:one` the field counts tokens. A script that does not find it grants nothing: the
+/// server restarted, failed over or was judged again since.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct GateName {
-    /// Nothing, where there is no record.
+    /// Empty where there is no record.
     run: String,
     history: String,
     text: String,

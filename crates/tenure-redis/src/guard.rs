@@ -1,23 +1,23 @@
-//! The restart and fail-over guard: from what a server says of itself and its record to whether it may grant.
+//! The restart and failover guard: decides from a server's facts and its record whether it may grant.
 //!
-//! A server that restarted or was promoted may have forgotten locks. It grants nothing until every lease that
-//! it may have forgotten has expired. The rule is the pure function [`decide`]; the scripts that read the
-//! facts and write the record, if the facts are still the same, are `check.lua` and `judge.lua`. Every
-//! shortcut below, taken wrongly, grants to two: `guard_world_tests.rs`.
+//! A server that restarted or was promoted may have forgotten locks. It grants nothing until every lease that it may have
+//! forgotten has expired. The rule is the pure function [`decide`]; the scripts that read the facts and write the record,
+//! if the facts are still the same, are `check.lua` and `judge.lua`. Each shortcut below, if taken wrongly, grants a lock
+//! to two holders: see `guard_world_tests.rs`.
 //!
-//! No wait counts from before the check. Up-time proves that a process ran, not that it served this address
+//! No wait counts from before the check. Uptime proves that a process ran, not that it served this address
 //! (`docs/decisions/redis-restart-guard.md`).
 //!
-//! A master that was replaced may not know it yet, and grants. It stops by itself: a master that had replicas
-//! grants nothing once none has acknowledged for [`GRACE`]. The server in its place waits for [`LINGER`] more
-//! than the longest lease:
+//! A master that was replaced may not know it yet, and still grants. It stops by itself: a master that had replicas grants
+//! nothing once none has acknowledged for [`GRACE`]. The server in its place waits for [`LINGER`] more than the longest
+//! lease:
 //!
 //! ```text
 //! last acknowledgement + 1.1 s (lag counts whole seconds) + GRACE + LOOK + max_ttl ≤ promotion + max_ttl + LINGER
 //! ```
 //!
-//! `LOOK` is the time from when the replicas were asked for to when the claim began, from which its holder counts: see
-//! [`is_recent`]. It is not the time that the answer took.
+//! `LOOK` is the time from when the check of the replicas was sent to when the claim began, from which its holder counts:
+//! see [`is_recent`]. It is not the time that the answer took.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -31,11 +31,10 @@ pub(crate) const SLACK: Duration = Duration::from_secs(2);
 /// Begins the settings of a newer version whose keys this one cannot read. They are refused, as other settings are.
 pub(crate) const NEWER: &str = "format=";
 
-/// How long a master that had replicas goes on without an acknowledgement of any: a replica that reboots
-/// costs nothing.
+/// How long a master that had replicas goes on without an acknowledgement of any. A replica that reboots costs nothing.
 pub const GRACE: Duration = Duration::from_secs(7);
 
-/// How long a client believes what it saw of the replicas, from before they were asked for: see [`is_recent`].
+/// How long a client relies on a check of the replicas, from before it was sent: see [`is_recent`].
 pub const LOOK: Duration = Duration::from_secs(1);
 
 /// How long a master may go on granting after another one was promoted: `GRACE`, `LOOK`, and what a lag in
@@ -47,7 +46,7 @@ pub const LINGER: Duration = Duration::from_secs(10);
 pub struct Terms {
     /// What a server that may have forgotten locks is allowed to do.
     pub mode: GuardMode,
-    /// The longest lease that anybody takes.
+    /// The longest lease that a client takes.
     pub max_ttl: Duration,
     /// The database: with SWAPDB its data may come to another one.
     pub db: i64,
@@ -55,7 +54,7 @@ pub struct Terms {
     pub quorum: Option<usize>,
 }
 
-/// The terms in a record. Equal ones have the same text, which the scripts compare.
+/// The terms in a record. Equal terms have the same text, which the scripts compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordedTerms {
     /// Those of some client of this version.
@@ -64,7 +63,7 @@ pub enum RecordedTerms {
     Foreign(String),
 }
 
-/// What a server says of itself, read in one step.
+/// What a server reports about itself, read in one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFacts {
     /// Of this process of the server.
@@ -75,14 +74,13 @@ pub struct ServerFacts {
     pub is_master: bool,
     /// It was a replica before, or has loaded the data of one: `second_repl_offset` is not -1.
     pub is_promoted: bool,
-    /// How long this process has been running. It spares no wait: the process may have served another
-    /// address.
+    /// How long this process has been running. It shortens no wait: the process may have served another address.
     pub up: Duration,
     /// Data was flushed, swapped or evicted since it started.
     pub is_lossy: bool,
-    /// How long it remembers that it was promoted (`repl-backlog-ttl`); zero is for ever, `None` is unknown.
+    /// How long it remembers that it was promoted (`repl-backlog-ttl`); zero is indefinitely, `None` is unknown.
     pub backlog_ttl: Option<Duration>,
-    /// When a replica acknowledged last, of those that are connected, on the server's wall clock.
+    /// When a connected replica acknowledged last, on the server's wall clock.
     pub acked: Option<Duration>,
     /// What becomes of the master before this one.
     pub predecessor: Predecessor,
@@ -97,19 +95,19 @@ pub struct ServerFacts {
     pub now: Duration,
 }
 
-/// What Sentinel says of the master before this one.
+/// What Sentinel reports about the master before this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Predecessor {
-    /// Nothing: nobody can be asked, or it cannot be reached.
+    /// Nothing: no Sentinel can be asked, or that master cannot be reached.
     #[default]
     Unknown,
-    /// It is there, and takes itself for a master.
+    /// It is reachable, and acts as a master.
     Serving,
-    /// It follows this server.
+    /// It is a replica of this server.
     Demoted,
 }
 
-/// What is kept in the server beside its locks, lost with them or not at all.
+/// What is stored in the server next to its locks, lost with them or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerRecord {
     /// The process and the history that it was written for.
@@ -118,7 +116,7 @@ pub struct ServerRecord {
     pub replid: String,
     /// From when it may grant, on the server's wall clock.
     pub ready: Duration,
-    /// How long that was when it was written: after a step back of the clock no more is left.
+    /// How long the wait was when it was written: after the clock was set back, no more is left.
     pub wait: Duration,
     /// From when it may renew, on the server's wall clock: see [`renewals_wait`].
     pub renews: Duration,
@@ -143,15 +141,15 @@ impl ServerRecord {
         self.asked_for().known().filter(|terms| terms.mode == GuardMode::On).map(|terms| terms.max_ttl)
     }
 
-    /// The longest lease that there may be under it: while settings are adopted, leases of the old ones live.
+    /// The longest lease that there may be under it: while settings are adopted, leases of the old ones may be valid.
     pub(crate) fn longest_lease(&self) -> Option<Duration> {
         let old = self.next.as_ref().map(|_| self.settings.longest_lease());
         let foreign = self.asked_for().known().is_none().then(|| self.asked_for().longest_lease());
         self.max_ttl().max(old).max(foreign)
     }
 
-    /// What is left of its wait. A client with a smaller `max_ttl` than that of the one that wrote it shortens nothing: a
-    /// lease may be that long, and the counter stands on the end of the wait, ahead of the clock until then.
+    /// What is left of its wait. A client with a smaller `max_ttl` than the writer's shortens nothing: a lease may be that
+    /// long, and the counter is at the end of the wait, ahead of the clock until then.
     fn left(&self, now: Duration) -> Duration {
         self.ready.saturating_sub(now).min(self.wait)
     }
@@ -169,9 +167,9 @@ pub enum Why {
     Restarted,
     /// It was promoted: it may never have received a lock.
     Promoted,
-    /// It has no record: it is new, or it was flushed, or something was evicted. Nobody can tell.
+    /// It has no record: it is new, or it was flushed, or something was evicted. No client can distinguish these.
     Missing,
-    /// The master before it still takes itself for one.
+    /// The master before it still acts as a master.
     Overlapping,
     /// Another server answered at this address before.
     Moved,
@@ -179,7 +177,7 @@ pub enum Why {
     Alone,
     /// It forgot its old history, as servers without replicas do after a while.
     BacklogOver,
-    /// A wait that had begun goes on, or is over.
+    /// A wait that had begun goes on, or has ended.
     Waiting,
     /// New settings are adopted.
     Adopting,
@@ -190,9 +188,9 @@ pub enum Why {
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The gate is open for us: nothing to write.
+    /// The gate is open for this client: nothing to write.
     Open,
-    /// The record is right as it is: for us, the gate may open after a while.
+    /// The record is right as it is: for this client, the gate may open after a while.
     Wait {
         /// The reason.
         why: Why,
@@ -234,7 +232,7 @@ pub enum ClientRefusal {
         /// As text.
         ours: String,
     },
-    /// Others use other settings.
+    /// Other clients use other settings.
     Mismatch {
         /// As text.
         theirs: String,
@@ -251,15 +249,15 @@ impl Terms {
     /// The `max_ttl` that a record asks for, if all else in it is as in these terms.
     pub fn max_ttl_in(&self, record: &ServerRecord) -> Option<Duration> {
         let theirs = record.asked_for().known()?;
-        // Without a guard there is no longest lease, whatever it is in these.
+        // Without a guard there is no longest lease, whatever these terms have.
         let max_ttl = if self.mode == GuardMode::On { theirs.max_ttl } else { self.max_ttl };
         (Self { max_ttl, ..theirs } == Self { max_ttl, ..*self }).then_some(max_ttl)
     }
 
-    /// The terms under which this client is served; `None` if it is refused. With a larger `max_ttl` than the
-    /// record's it takes no lease that the others do not expect (A3), and waits for its own after a loss. With a
-    /// smaller one its waits would be too short. A server that has lost its record gets the terms of before: the
-    /// others still run with them.
+    /// The terms under which this client is served; `None` if it is refused. A client with a larger `max_ttl` than the
+    /// record's takes no lease that other clients do not expect (A3), and waits for its own after a loss. A client with a
+    /// smaller one would wait too short. A server that has lost its record gets the terms of before: other clients still
+    /// run with them.
     pub fn served(&self, facts: &ServerFacts, record: Option<&ServerRecord>) -> Option<Self> {
         let max_ttl = match record {
             Some(record) => self.max_ttl_in(record).filter(|theirs| *theirs <= self.max_ttl)?,
@@ -268,20 +266,19 @@ impl Terms {
         Some(Self { max_ttl, ..*self })
     }
 
-    /// True if leases of these terms cannot be told from a promotion that was forgotten too early.
+    /// True if a server with this `backlog_ttl` remembers a promotion for as long as these terms require.
     pub(crate) fn trusts(&self, backlog_ttl: Option<Duration>) -> bool {
         backlog_ttl.is_some_and(|ttl| ttl.is_zero() || ttl >= self.memory())
     }
 
-    /// For how long a promotion must be remembered: what waits for `max_ttl` after it covers the master
-    /// before as well.
+    /// For how long a promotion must be remembered. A wait of `max_ttl` after that time covers the master before as well.
     pub(crate) fn memory(&self) -> Duration {
         (self.max_ttl + SLACK).max(LINGER)
     }
 }
 
-/// `guard=on max_ttl=30s`, `quorum=5 guard=on max_ttl=30s`: what a record says, and what people read when two
-/// disagree.
+/// `guard=on max_ttl=30s`, `quorum=5 guard=on max_ttl=30s`: the text in a record, and in a message when the terms of two
+/// clients differ.
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(nodes) = self.quorum {
@@ -297,7 +294,7 @@ impl fmt::Display for Terms {
     }
 }
 
-/// As [`Display`](fmt::Display) writes them, to the letter: the scripts compare texts.
+/// Exactly as [`Display`](fmt::Display) writes them: the scripts compare texts.
 impl FromStr for Terms {
     type Err = ForeignTerms;
 
@@ -383,15 +380,15 @@ pub fn decide(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>)
 /// True if the server had replicas and none has acknowledged for [`GRACE`]. From what is seen now and what
 /// was seen before.
 pub fn is_alone(now: Duration, acked: Option<Duration>, before: Option<Duration>) -> bool {
-    // After a step back of the clock nothing is known from before.
+    // After the clock was set back, nothing is known from before.
     let last = acked.max(before.filter(|at| *at <= now));
     (acked.is_some() || before.is_some()) && last.is_none_or(|at| now.saturating_sub(at) > GRACE)
 }
 
-/// Whether what was seen of the replicas, asked for at `asked`, is recent enough for a claim or a renewal that `began` then.
+/// Whether a check of the replicas, sent at `asked`, is recent enough for a claim or a renewal that began at `began`.
 ///
-/// A lease counts from when its request began. So what was asked for after that is recent however late it is answered; what
-/// another caller had asked for before is as old as it was then, even if it is answered now.
+/// A lease counts from when its request began. So a check that was sent after that is recent, however late it is answered.
+/// A check that another caller had sent before is as old as it was at `began`, even if it is answered now.
 pub fn is_recent(asked: Moment, began: Moment) -> bool {
     asked.elapsed(began) < LOOK
 }
@@ -440,7 +437,7 @@ fn with_record(terms: &Terms, facts: &ServerFacts, record: &ServerRecord, ours: 
     let (why, wait, quiet) = if is_of_this_history(record, facts) {
         let overlaps = facts.predecessor == Predecessor::Serving;
         if overlaps && !record.is_open && left < longest {
-            // Whatever the other one grants now ends by then.
+            // Whatever the other master grants now expires by then.
             (Why::Overlapping, longest, record.quiet(facts.now))
         } else {
             (Why::Waiting, left, record.quiet(facts.now))
@@ -455,7 +452,7 @@ fn with_record(terms: &Terms, facts: &ServerFacts, record: &ServerRecord, ours: 
     let is_adopting = record.next.is_some();
     match why {
         Why::Waiting if wait.is_zero() && record.is_open && !is_adopting => Decision::Open,
-        // Written anew, the end of the wait would move with every client that looks.
+        // If it were written anew, the end of the wait would move with every client that checks.
         Why::Waiting if !wait.is_zero() && record.ready == facts.now.saturating_add(wait) => {
             Decision::Wait { why, wait }
         }
@@ -467,7 +464,7 @@ fn with_record(terms: &Terms, facts: &ServerFacts, record: &ServerRecord, ours: 
     }
 }
 
-/// What opens the gate opens it only for those who may pass; and what was known of the replicas is kept.
+/// A decision that opens the gate opens it only for clients that may pass; and what was known of the replicas is kept.
 fn held_back(
     terms: &Terms,
     facts: &ServerFacts,
@@ -490,9 +487,9 @@ fn held_back(
     }
     match decision {
         Decision::Write { why, wait, quiet, settings, next, .. } => {
-            // The replicas that a promoted server knows of were those of the master before it: no server can
-            // be promoted in the place of one that never had a replica. One that was started since may be
-            // that master itself, with its data loaded.
+            // The replicas that a promoted server knows of were those of the master before it: no server can be promoted in
+            // the place of one that never had a replica. A server that was started since may be that master itself, with
+            // its data loaded.
             let ran = |at: Duration| at >= facts.now.saturating_sub(facts.up);
             let is_heir = facts.is_promoted && why == Why::Promoted && before.is_some_and(ran);
             let acked = facts.acked.or_else(|| before.filter(|_| !is_heir));
@@ -502,19 +499,19 @@ fn held_back(
     }
 }
 
-/// For how long renewals are refused, by what was decided from these facts; then the server is looked at
-/// again.
+/// For how long renewals are refused, by what was decided from these facts; then the server is checked again.
 ///
-/// The master before a promoted server may go on for [`LINGER`]. What is renewed here is not renewed there:
-/// its copy of the lease ends there, and lets the next one in while the holder believes us (L1). So nothing
-/// is renewed until it has stopped. The record says when, for a client with another `max_ttl` may have written the wait.
+/// The master before a promoted server may go on for [`LINGER`]. What is renewed here is not renewed there. There, its copy
+/// of the lease expires, and the next owner is granted the lock while the holder relies on the renewal here (L1). So
+/// nothing is renewed until that master has stopped. The record has the time, because a client with another `max_ttl` may
+/// have written the wait.
 ///
-/// A client that is still connected to the old master renews there. Once the old master follows the new one,
-/// it grants nothing, and what it granted before came after the end of a lease that its holder did not
-/// believe any more: then renewals go on immediately.
+/// A client that is still connected to the old master renews there. Once the old master follows the new one, it grants
+/// nothing. What it granted before came after the end of a lease that its holder did not treat as held any more. So
+/// renewals then go on immediately.
 pub fn renewals_wait(facts: &ServerFacts, record: Option<&ServerRecord>, decision: &Decision) -> Duration {
     let quiet = match decision {
-        // What this client waits for alone says nothing of a fail-over.
+        // What only this client waits for shows nothing about a failover.
         Decision::Wait { why: Why::Moved, .. } | Decision::Write { why: Why::Unguarded, .. } => {
             return Duration::ZERO;
         }
@@ -530,7 +527,7 @@ pub fn renewals_wait(facts: &ServerFacts, record: Option<&ServerRecord>, decisio
 }
 
 /// What `doctor --adopt` does: closes the gate for as long as a lease of the old settings may last, and records that the
-/// master has no replicas but those that are connected. A larger `max_ttl` is adopted only if the operator says that no
+/// master has no replicas but those that are connected. A larger `max_ttl` is adopted only if the operator confirms that no
 /// client with the smaller one runs or will be started: its waits would be too short.
 pub(crate) fn adopt(
     terms: &Terms,
@@ -541,7 +538,7 @@ pub(crate) fn adopt(
     let is_alone = is_alone(facts.now, facts.acked, record.and_then(|record| record.acked));
     let is_on = terms.mode == GuardMode::On;
     let is_shorter = is_on && record.and_then(ServerRecord::max_ttl).is_some_and(|it| it < terms.max_ttl);
-    // The replicas alone are adopted then, and the settings stay.
+    // Then only the replicas are adopted, and the settings stay.
     let is_served = is_alone && record.is_some_and(|it| terms.max_ttl_in(it).is_some());
     let decision = match adopt {
         _ if !facts.is_master => decide(terms, facts, record),
@@ -553,7 +550,7 @@ pub(crate) fn adopt(
         let settings = record.map_or_else(|| (*terms).into(), |record| record.settings.clone());
         let now = facts.now;
         // An open record of this process bounds all leases, and the master before it has stopped, if there was a guard.
-        // Another one may be older than some of them.
+        // Another record may be older than some of the leases.
         let is_current = |it: &ServerRecord| {
             let guarded = it.settings.known().is_some_and(|terms| terms.mode == GuardMode::On);
             it.is_open && guarded && is_of_this_history(it, facts)
@@ -570,7 +567,7 @@ pub(crate) fn adopt(
         Decision::Write { why: Why::Adopting, wait, quiet, settings, next, acked }
     };
     match decision {
-        // Without a guard nobody waits for anything.
+        // Without a guard no client waits for anything.
         Decision::Refuse(ClientRefusal::Mismatch { .. }) if !is_on => {
             write(Why::Unguarded, Duration::ZERO, Duration::ZERO, (*terms).into())
         }

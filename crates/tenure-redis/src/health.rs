@@ -1,10 +1,9 @@
-//! `Health`: whether a server is fit to grant and to renew, as far as one connection knows. It is asked with
-//! [`Health::ensure_fit`] before each claim and renewal; what it takes to know that again is done by one task
-//! for all callers.
+//! `Health`: whether a server is fit to grant and to renew, as far as one connection knows. Each claim and renewal first
+//! calls [`Health::ensure_fit`]; what that takes is done by one task for all callers.
 //!
-//! A server is *checked* over each new connection before its first claim (H4.3), and again when it may have
-//! changed: its facts and its record are read in one step, and what was decided is written if they are still
-//! the same. Its replicas are *looked at* from time to time.
+//! A server is *checked* over each new connection before its first claim (H4.3), and again when it may have changed: its
+//! facts and its record are read in one step, and what was decided is written if they are still the same. A smaller check
+//! of its replicas runs from time to time.
 
 use std::{
     sync::{Arc, Mutex},
@@ -25,7 +24,7 @@ use crate::{
     shared::RedisShared,
 };
 
-/// How often a server may turn out to be another one than it was thought to be, before a caller is refused.
+/// How often a server may turn out not to be as this client knew it, before a caller is refused.
 pub(crate) const TRIES: usize = 3;
 
 /// What a server has to be fit for.
@@ -42,7 +41,7 @@ pub(crate) struct Health {
     shared: Arc<RedisShared>,
     connection: Arc<Connection>,
     state: Mutex<HealthState>,
-    /// Two, for one that waits for a check has not looked at the replicas: a server that stands alone renews
+    /// Two, because a caller that waits for a check has not checked the replicas: a server without its replicas renews
     /// nothing.
     checking: SingleFlight<Result<(), BackendError>>,
     looking: SingleFlight<Result<(), BackendError>>,
@@ -52,11 +51,11 @@ struct HealthState {
     fitness: Fitness,
     /// The longest lease that the server grants to this client.
     max_ttl: Duration,
-    /// When it was asked last whether it has its replicas, if it had: see [`guard::is_alone`] and [`is_recent`].
+    /// When the last check of its replicas that passed was sent: see [`guard::is_alone`] and [`is_recent`].
     looked: Option<Moment>,
 }
 
-/// What comes next for one that asks.
+/// The next step for a caller.
 #[derive(Debug, PartialEq, Eq)]
 enum NextStep {
     /// With this gate.
@@ -66,9 +65,9 @@ enum NextStep {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refresh {
-    /// Decide anew whether it is fit.
+    /// Decide again whether it is fit.
     Check,
-    /// See that it still has its replicas, and the history for which it was found fit.
+    /// Check that it still has its replicas, and the history for which it was found fit.
     LookAtReplicas,
 }
 
@@ -88,7 +87,7 @@ impl Health {
         locked(&self.state).fitness.clone()
     }
 
-    /// What scripts that hand on are called with. A wrong one only keeps them from handing on.
+    /// The gate for scripts that hand on. A wrong one only keeps them from handing on.
     pub(crate) fn gate(&self) -> Gate {
         let state = locked(&self.state);
         match &state.fitness {
@@ -115,8 +114,8 @@ impl Health {
             if tries.next().is_none() {
                 return Err(Fitness::Unknown.refusal(&self.connection.place, now));
             }
-            // In a box what is rare: the futures of most requests stay small. What others have asked before is taken if it is
-            // recent for this request.
+            // Rare cases are in a box, so that the futures of most requests stay small. The result of a check for other
+            // callers is used if it is recent for this request.
             let flight = if refresh == Refresh::Check { &self.checking } else { &self.looking };
             Box::pin(flight.join(|| Box::pin(self.clone().refresh(refresh)))).await?;
             now = self.shared.host.now();
@@ -134,10 +133,10 @@ impl Health {
         state.next_step(purpose, now, has_looked, &self.connection.place)
     }
 
-    /// The server does not know this gate: what was known of it is wrong.
+    /// The server does not know this gate: what this client knew of it is wrong.
     pub(crate) fn refute(&self, gate: &Gate) {
         let mut state = locked(&self.state);
-        // Another one was learnt since.
+        // Unless another one was learnt since.
         if let (Fitness::Fit(known), Some(name)) = (&state.fitness, &gate.name)
             && Arc::ptr_eq(known, name)
         {
@@ -156,7 +155,7 @@ impl Health {
         self.ensure_fit(FitFor::HandOff, self.shared.host.now()).await.map(drop)
     }
 
-    /// Checks the server, or looks whether it has its replicas, in the history for which it was found fit.
+    /// Checks the server, or only that it has its replicas and the history for which it was found fit.
     async fn refresh(self: Arc<Self>, refresh: Refresh) -> Result<(), BackendError> {
         if let Refresh::LookAtReplicas = refresh
             && self.look_at_replicas().await?
@@ -164,7 +163,7 @@ impl Health {
             return Ok(());
         }
         let checked = HealthState::checked(&self.shared, &self.connection).await;
-        // A server that is no master any more, say: the next request looks for another one.
+        // It may be no master any more, for example: the next request looks for another server.
         if checked.as_ref().is_err_and(|error| error.kind().is_transient()) {
             self.connection.on_left();
         }
@@ -172,8 +171,8 @@ impl Health {
         Ok(())
     }
 
-    /// False if its history is another one than that for which it was found fit. Fails on a master that lost
-    /// its replicas.
+    /// Checks the replicas. False if the history is not the one for which the server was found fit. Fails on a master that
+    /// lost its replicas.
     async fn look_at_replicas(&self) -> Result<bool, BackendError> {
         let (connection, asked) = (&self.connection, self.shared.host.now());
         let script = &self.shared.scripts.look;
@@ -269,8 +268,7 @@ mod tests {
         })
     }
 
-    /// L1, H4.3: nothing is granted before the wait has ended, and a renewal is refused only as long as
-    /// `renews` says.
+    /// L1, H4.3: nothing is granted before the wait has ended, and a renewal is refused only until `renews`.
     #[test]
     fn each_purpose_waits_for_what_it_needs() {
         let unfit = |until, renews: Option<u64>| Fitness::Unfit {

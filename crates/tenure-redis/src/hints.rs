@@ -13,7 +13,7 @@ pub(crate) fn channel((process, audience): (ProcessId, Audience)) -> String {
     }
 }
 
-/// What came over a connection, perhaps its end.
+/// Handles what came over a connection, perhaps its end.
 pub(crate) fn on_push(push: PushInfo, channels: &Channels, end: &End) {
     match push.kind {
         PushKind::Disconnection if end.set() => channels.notify_all(),
@@ -28,7 +28,7 @@ pub(crate) fn on_push(push: PushInfo, channels: &Channels, end: &End) {
     }
 }
 
-/// In the channel of a process: a letter, and the claim part of an owner. Anything else is not ours.
+/// In the channel of a process: a letter, and the claim part of an owner. Anything else is no hint of Tenure.
 pub(crate) fn read_hint(channel: &[u8], text: &[u8]) -> Option<Hint> {
     let (channel, text) = (std::str::from_utf8(channel).ok()?, std::str::from_utf8(text).ok()?);
     let (audience, process) = match channel.split_at_checked("tenure:p:".len())? {

@@ -1,10 +1,10 @@
-//! `Keys`: where a lock and what is beside it are stored.
+//! `Keys`: where a lock and its other data are stored.
 
 use std::{borrow::Cow, ops::Range};
 
 use tenure_core::{BackendError, ErrorKind, LockName, Outcome};
 
-/// What our own keys begin with; no lock may.
+/// What Tenure's own keys begin with; the key of a lock must not.
 pub(crate) const PREFIX: &str = "tenure:";
 
 /// The record and the one counter of a server.
@@ -13,23 +13,23 @@ pub(crate) const ONE: &str = "tenure:one";
 /// The record of a server as one node of a quorum.
 pub(crate) const QUORUM: &str = "tenure:quorum";
 
-/// Where tokens are counted, and what says whether a server may grant.
+/// Where tokens are counted, and what decides whether a server may grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counting {
     /// One counter for all locks, in the record; it is the gate as well.
     One,
     /// A counter per lock, and no record: in a Cluster.
     Own,
-    /// A counter per lock, and a record of its own: on the nodes of a quorum.
+    /// A counter per lock, and a separate record: on the nodes of a quorum.
     Quorum,
 }
 
-/// The keys of one lock. All have its hash tag, so that they lie in one slot of a Cluster (H1.11).
+/// The keys of one lock. All have its hash tag, so that they are in one slot of a Cluster (H1.11).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
     /// The lock itself: plain, as other libraries expect it.
     pub(crate) lock: String,
-    /// Where the tag stands in it.
+    /// Where the tag is in it.
     tag: Range<usize>,
     counting: Counting,
 }
@@ -38,7 +38,7 @@ impl Keys {
     /// Under a template in which `%s` is the name.
     ///
     /// # Errors
-    /// `Invalid` if the key is one of ours, or cannot be tagged (H1.10, H1.11, hazards 38 and 39).
+    /// `Invalid` if the key is one of Tenure's own, or cannot be tagged (H1.10, H1.11, hazards 38 and 39).
     pub(crate) fn new(template: &str, name: &LockName, counting: Counting) -> Result<Self, BackendError> {
         let lock = if template == "%s" {
             name.as_str().to_owned()
@@ -63,7 +63,7 @@ impl Keys {
         side(&self.lock[self.tag.clone()], kind, &self.lock)
     }
 
-    /// Those who wait, by arrival.
+    /// The waiters, by arrival.
     pub(crate) fn queue(&self) -> String {
         self.side("queue")
     }
@@ -76,14 +76,14 @@ impl Keys {
         }
     }
 
-    /// Has a call made with the keys of the plain path, in their order.
+    /// Makes a call with the keys of the plain path, in their order.
     pub(crate) fn plain<A>(&self, call: impl FnOnce(&[&str]) -> A) -> A {
         let (queue, counter) = (self.queue(), self.counter());
         let all = [&*self.lock, &*queue, &*counter, QUORUM];
         call(if self.counting == Counting::Quorum { &all } else { &all[..3] })
     }
 
-    /// The keys of the scripts that look at everything, in their order.
+    /// The keys of the scripts of the full path, in their order.
     pub(crate) fn all(&self) -> Vec<String> {
         let mut all = Vec::with_capacity(7);
         all.extend([self.lock.clone(), self.queue(), self.counter().into_owned()]);
@@ -114,7 +114,7 @@ pub(crate) fn name_of(template: &str, lock: &str) -> Option<LockName> {
     LockName::new(lock.strip_prefix(before)?.strip_suffix(after)?).ok()
 }
 
-/// The part of a key that Redis Cluster hashes, if it can be put between braces and stay that.
+/// The part of a key that Redis Cluster hashes, if it stays the same when it is put between braces.
 fn tag(key: &str) -> Option<Range<usize>> {
     let hashed = key.find('{').and_then(|open| {
         let len = key[open + 1..].find('}')?;
@@ -155,7 +155,7 @@ mod tests {
         }
     }
 
-    /// What is counted per lock lies beside it; the record of a quorum comes last.
+    /// A counter per lock is next to its lock; the record of a quorum comes last.
     #[test]
     fn counters_and_records_lie_where_their_scripts_look_for_them() {
         let name = LockName::new("a").unwrap();

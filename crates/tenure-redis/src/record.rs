@@ -1,6 +1,6 @@
-//! The record in a server (`tenure:one`, `tenure:quorum`): which settings all clients of it share, and for which run and history
-//! of the server it was written. It is read with the facts in one step, judged by [`guard`], and written if both are still
-//! the same.
+//! The record in a server (`tenure:one`, `tenure:quorum`): which settings all clients of it share, and for which run and
+//! history of the server it was written. It is read with the facts in one step, judged by [`guard`], and written if both
+//! are still the same.
 
 use std::{
     sync::{
@@ -35,10 +35,9 @@ const ROUNDS: usize = 8;
 pub(crate) enum Fitness {
     /// With this gate; a claim with another one is refused by the script.
     Fit(Arc<GateName>),
-    /// Not before then; and nothing is renewed until `renews`, if that is said, when it is to be checked
-    /// again.
+    /// Not before `until`; and nothing is renewed until `renews`, if that is set. Then it is checked again.
     Unfit { why: Why, until: Moment, renews: Option<Moment> },
-    /// It is not what it was thought to be.
+    /// It may not be as this client knew it.
     Unknown,
 }
 
@@ -98,7 +97,7 @@ pub(crate) async fn facts_and_record(
     Ok((reading.facts, reading.record))
 }
 
-/// Has the settings of this client adopted in place of those in the record.
+/// Adopts the settings of this client in place of those in the record.
 pub(crate) async fn adopt(
     shared: &RedisShared,
     wire: &Wire,
@@ -138,7 +137,7 @@ pub(crate) async fn adopt(
     Ok(Adoption::new(wait, format!("{place}: {what}")))
 }
 
-/// What a check came to.
+/// The result of a check.
 pub(crate) struct Judged {
     pub(crate) fitness: Fitness,
     /// The longest lease that the server grants to this client.
@@ -283,7 +282,7 @@ fn is_of_record(reading: &ServerReading) -> bool {
     reading.record.as_ref().is_some_and(|record| guard::is_of_this_history(record, &reading.facts))
 }
 
-/// What the Sentinels say of the master before; nothing, if they cannot be asked.
+/// What the Sentinels report about the master before; nothing, if they cannot be asked.
 async fn predecessor(shared: &RedisShared, reading: &ServerReading) -> Predecessor {
     let survey = sentinel::survey(&shared.config, &shared.host).await;
     survey.map_or(Predecessor::Unknown, |it| it.predecessor(&reading.facts, reading.record.as_ref()))
@@ -301,7 +300,7 @@ fn parse(mut reply: Reply, backlog_ttl: Option<Duration>) -> Option<ServerReadin
     let facts = ServerFacts {
         is_master: role == "master",
         is_promoted: second_offset != "-1",
-        // Negative after a step back of the clock to before its start.
+        // Negative after the clock was set back to before its start.
         up: Duration::from_secs(u64::try_from(up.parse::<i64>().ok()?).unwrap_or(0)),
         is_lossy: evicted + flushes > 0,
         backlog_ttl,

@@ -4,7 +4,7 @@ use redis::RedisResult;
 
 use crate::connection::{LockNode, Wire};
 
-/// Keys that one step looks at.
+/// Keys that one step reads.
 pub(crate) const STEP: usize = 500;
 
 /// A walk over the keys that match a pattern.
@@ -60,7 +60,7 @@ impl Scan {
     }
 }
 
-/// A text in which nothing is a pattern.
+/// The text with each character of a pattern escaped.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

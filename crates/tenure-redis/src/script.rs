@@ -11,7 +11,7 @@ use crate::{keys::Counting, value};
 /// A script: its text and its hash.
 pub(crate) struct Script {
     text: String,
-    /// Made when it is called first: a program that takes one lock calls two of them.
+    /// Made at the first call: a program that takes one lock calls two of them.
     hash: OnceLock<String>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Scripts {
     pub(crate) release_many: Script,
     pub(crate) renew: Script,
     pub(crate) claim: Script,
-    /// `claim`, for a waiter behind a client that is not Tenure.
+    /// As `claim`, but of a waiter behind a foreign client.
     pub(crate) follow: Script,
     pub(crate) leave: Script,
     pub(crate) keep: Script,
@@ -76,8 +76,7 @@ impl Scripts {
         // An error of a script without these comes before its first write.
         let (begin, end) = (include_str!("scripts/begin.lua"), include_str!("scripts/end.lua"));
         let (facts, replicas) = (include_str!("scripts/facts.lua"), include_str!("scripts/replicas.lua"));
-        // A function that a script makes costs it a third of a command: those that hand on have no parts but
-        // these.
+        // To define a function costs a script a third of a command: scripts that hand on have no parts but these.
         let handing = |parts: &[&str], verb| {
             Script::new(&[&[gate], parts, &[lock, begin, sides, handoff, verb, end]].concat())
         };
@@ -149,25 +148,25 @@ impl Script {
     }
 }
 
-/// What a script says to a claim, on the plain path or on the one that sees everything.
+/// The reply of a script to a claim, on the plain path or on the full path.
 #[derive(Debug)]
 pub(crate) enum ClaimReply {
     /// With `block` tokens, of which `first` is the first.
     Granted { first: FencingToken, block: u32 },
     /// Another owner holds the lock, or waits before this one.
     NotGranted { answer: Box<ClaimAnswer>, foreign: Option<ForeignHolder> },
-    /// Nothing was done: this claim is not as plain as that.
+    /// Nothing was done: this claim needs the full path.
     NotPlain,
     /// The number of owners that wait already.
     QueueIsFull(u64),
-    /// This server may not grant by what this client knows of it.
+    /// The server may not grant with the gate that this client knows.
     GateClosed,
     /// The counter of the server is behind what it granted to this client: it was put back to an earlier
     /// state.
     RolledBack,
 }
 
-/// A client that is not Tenure holds the lock: what tells this hold from the next one.
+/// A foreign client holds the lock: what distinguishes this hold from the next one.
 #[derive(Debug)]
 pub(crate) struct ForeignHolder {
     head: Vec<u8>,
@@ -199,7 +198,7 @@ impl ClaimReply {
         }
     }
 
-    /// The last token and their count, or what it says instead.
+    /// From the last token and their count, or from the number that is there instead.
     pub(crate) fn plain(last: i64, count: u64) -> Self {
         match last {
             -2 => Self::RolledBack,
@@ -317,7 +316,7 @@ const ARGUMENTS: usize = 9;
 /// Of a key, or of two arguments, in a request.
 const BYTES: usize = 96;
 
-/// How much of a foreign value tells one hold from another: see `follow.lua`.
+/// How many bytes of a foreign value distinguish one hold from another: see `follow.lua`.
 const FOREIGN_HEAD: usize = 64;
 
 #[cfg(test)]

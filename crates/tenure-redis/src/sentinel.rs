@@ -1,9 +1,9 @@
 //! Asking the Sentinels: where the master is by the newest configuration, and what became of the one before
 //! it.
 //!
-//! All are asked, and the one with the largest configuration epoch is believed: while a fail-over goes round,
-//! the others still name the old master. A process does not go back behind the largest epoch that it has
-//! seen, unless a majority keeps to a smaller one for [`RESET`].
+//! All are asked, and the answer with the largest configuration epoch counts: while a failover spreads, the other Sentinels
+//! still name the old master. A process does not go back behind the largest epoch that it has seen, unless a majority names
+//! a smaller one for [`RESET`].
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -21,13 +21,13 @@ use crate::{
 /// How long the others may take once a majority has answered.
 const STRAGGLERS: Duration = Duration::from_millis(200);
 
-/// For how long a majority must name a smaller epoch before it is believed: `SENTINEL REMOVE` and `MONITOR`
-/// begin at zero again.
+/// For how long a majority must name a smaller epoch before it is accepted: `SENTINEL REMOVE` and `MONITOR` begin at zero
+/// again.
 ///
-/// No fail-over lasts that long: Sentinels tell each other every 2 s, and wait 30 s in TILT mode. If one did,
-/// L1 holds all the same: what is known here is of this process alone, others believe the Sentinels as they
-/// are. A master that was replaced stops by itself ([`crate::guard::GRACE`]), and a client that meets another
-/// process waits ([`ServerFacts::moved`]).
+/// No failover lasts that long: Sentinels inform each other every 2 s, and wait 30 s in TILT mode. If one did, L1 would
+/// hold anyway: what is known here is of this process only, and others follow the Sentinels as they are. A master that was
+/// replaced stops by itself ([`crate::guard::GRACE`]), and a client that meets another process of the server waits
+/// ([`ServerFacts::moved`]).
 const RESET: Duration = Duration::from_secs(60);
 
 /// Where the master is, and by which configuration.
@@ -38,7 +38,7 @@ pub(crate) struct MasterAddress {
     pub(crate) port: u16,
 }
 
-/// What one Sentinel says.
+/// The reply of one Sentinel.
 struct SentinelReply {
     master: MasterAddress,
     /// Every server that it watches but the master.
@@ -50,11 +50,11 @@ type SentinelEntry = HashMap<String, String>;
 /// Nothing where the Sentinel knows none.
 type NamedMaster = Option<(String, u16)>;
 
-/// What all Sentinels say that have the newest configuration.
+/// The replies of all Sentinels that have the newest configuration.
 pub(crate) struct Survey {
     pub(crate) master: MasterAddress,
     others: Vec<SentinelEntry>,
-    /// Most of those that were named have answered.
+    /// A majority of the named Sentinels has answered.
     is_majority: bool,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Survey {
 #[derive(Debug, Default)]
 pub(crate) struct Newest {
     master: Option<MasterAddress>,
-    /// Since when a majority names none but older ones.
+    /// Since when a majority names older masters only.
     behind: Option<Moment>,
 }
 
@@ -156,8 +156,7 @@ impl Survey {
         if others.clone().any(|entry| field(entry, "role-reported") == "master" && !is_down(entry)) {
             return Predecessor::Serving;
         }
-        // A Sentinel takes a server for a replica before it has asked it: only the name of its master proves
-        // it.
+        // A Sentinel lists a server as a replica before it has asked it: only the name of its master proves it.
         let follows = |entry: &SentinelEntry| {
             field(entry, "role-reported") == "slave"
                 && field(entry, "master-host") == self.master.host
@@ -173,7 +172,7 @@ impl Survey {
     }
 }
 
-/// What one Sentinel says; nothing if it does not know the master.
+/// Asks one Sentinel; nothing if it does not know the master.
 async fn ask(way: ServerRoute, master: &str) -> RedisResult<Option<SentinelReply>> {
     let (mut connection, _) = way.connect(AsyncConnectionConfig::new(), || {}).await?;
     let sentinel = |verb: &str| {
@@ -197,7 +196,7 @@ async fn ask(way: ServerRoute, master: &str) -> RedisResult<Option<SentinelReply
     else {
         return Ok(None);
     };
-    // Sentinels before Redis 5 have another word for it; then nothing is known of the others.
+    // Sentinels before Redis 5 have another word for this command; then nothing is known of the others.
     let answer: RedisResult<Value> = sentinel("REPLICAS").query_async(&mut connection).await;
     let mut others: Vec<SentinelEntry> =
         answer.ok().and_then(|it| redis::from_redis_value(it).ok()).unwrap_or_default();
@@ -225,7 +224,7 @@ mod tests {
         fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// L1: while a fail-over goes round, most Sentinels still name the old master.
+    /// L1: while a failover spreads, most Sentinels still name the old master.
     #[test]
     fn the_largest_epoch_is_believed_and_nobody_goes_back_behind_it() {
         let replies =
@@ -247,8 +246,8 @@ mod tests {
         newest(vec![reply(epoch, port, vec![])], is_majority).unwrap()
     }
 
-    /// L6: after `SENTINEL REMOVE` and `MONITOR`, which begin to count at zero, a process went to the master
-    /// that it knew for as long as it lived, wherever the Sentinels led all others.
+    /// L6: after `SENTINEL REMOVE` and `MONITOR`, which begin to count at zero, a process used the master that it knew for
+    /// as long as it ran, wherever the Sentinels led all others.
     #[test]
     fn a_smaller_epoch_is_believed_once_a_majority_has_kept_to_it() {
         let mut known = Newest::default();
@@ -257,7 +256,7 @@ mod tests {
         for now in [1, 100, 1000] {
             assert_eq!(known.of(at(now), named(0, 2, false)).port, 1);
         }
-        // A fail-over that goes round: the majority comes to know it.
+        // A failover that spreads: the majority learns of it.
         assert_eq!(known.of(at(1000), named(4, 2, true)).port, 1);
         assert_eq!(known.of(at(1030), named(5, 1, true)).port, 1);
         for (now, port) in [(1059, 1), (1060, 1), (1118, 1), (1119, 2), (1120, 2)] {
@@ -266,7 +265,7 @@ mod tests {
         assert_eq!(known.of(at(1121), named(1, 3, true)).port, 3);
     }
 
-    /// Of the master `old-run` before this one, by what a Sentinel says of the others.
+    /// What became of the master `old-run`, by the entries of the other servers in a Sentinel.
     fn judge(others: &[&[(&str, &str)]]) -> Predecessor {
         let (old, run) = ("old-run", "new-run");
         let survey = newest(vec![reply(1, 7, others.iter().map(|it| entry(it)).collect())], true).unwrap();

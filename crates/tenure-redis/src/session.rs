@@ -1,7 +1,8 @@
-//! `RedisSession`: one connection that has looked at its server, `RedisSessions`, which makes a new one when
-//! it ends, and `Pushed`, the hints that come over it.
+//! `RedisSession`: one connection whose server was checked, `RedisSessions`, which opens a new one when it ends, and
+//! `Pushed`, the hints that come over it.
 //!
-//! Reconnecting is ours, never silent inside the driver: every new connection reads the identity of the server and judges its record before its first claim (H4.3).
+//! Tenure reconnects, never the driver silently: every new connection reads the identity of the server and judges its
+//! record before its first claim (H4.3).
 
 use std::{
     ops::Deref,
@@ -92,12 +93,12 @@ impl RedisSessions {
         Ok(session)
     }
 
-    /// A connection that has looked at nothing yet; true if it speaks RESP3.
+    /// A connection that has checked nothing yet; true if it speaks RESP3.
     pub(crate) async fn wire(&self) -> Result<(Wire, bool), BackendError> {
         wire(&self.shared, &self.channels, &Arc::default()).await
     }
 
-    /// See `Backend::adopt`: over a connection of its own, since an ordinary one is refused.
+    /// See `Backend::adopt`: over a separate connection, since an ordinary one is refused.
     pub(crate) async fn adopt(&self, adopt: Adopt) -> Result<Adoption, BackendError> {
         let place = self.shared.config.place_name();
         if self.shared.config.is_cluster() {
@@ -184,8 +185,8 @@ impl RedisSession {
         Ok(())
     }
 
-    /// Reads messages on a thread of its own. All waiters of the handle are notified there: the runtime of the one that came
-    /// first may end or rest.
+    /// Reads messages on a separate thread, which notifies all waiters of the handle: the runtime of the first waiter may
+    /// end or be idle.
     async fn read_apart(&self, channels: Vec<String>) -> Result<Reader, BackendError> {
         // If this future is dropped, its thread ends.
         let (reader, connection) = (Reader(Arc::default()), Arc::downgrade(&self.connection));
@@ -237,7 +238,7 @@ async fn read(mut messages: PubSubStream, connection: Weak<Connection>, over: Ar
     }
 }
 
-/// The stream of hints of one process. Nothing is read ahead but by the driver.
+/// The stream of hints of one process. Only the driver reads ahead.
 pub(crate) struct Pushed {
     sessions: Arc<RedisSessions>,
     audience: Audience,
@@ -266,14 +267,14 @@ impl WakeStream for Pushed {
     }
 }
 
-/// Keeps a connection that hears what is pushed; never ends.
+/// Keeps a connection that receives what is pushed; never ends.
 async fn listen(sessions: &RedisSessions, audience: Audience) {
     let host = sessions.host();
     loop {
         match sessions.listening().await {
             Ok(session) => {
                 session.end.wait().await;
-                // A waiter, which was notified of the end, makes the next one in its own runtime.
+                // A waiter, which was notified of the end, opens the next one in its own runtime.
                 if audience != Audience::Waiters {
                     continue;
                 }
@@ -284,8 +285,8 @@ async fn listen(sessions: &RedisSessions, audience: Audience) {
     }
 }
 
-/// How many connect time-outs it may take until a connection can be used: finding the master takes a question
-/// to the Sentinels, and others to the server.
+/// How many connect timeouts it may take until a connection can be used: to find the master takes requests to the
+/// Sentinels, and then to the server.
 const WHOLE: u32 = 4;
 
 /// Pause before a connection is made only to listen.

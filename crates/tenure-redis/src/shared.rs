@@ -36,7 +36,8 @@ impl RedisShared {
         locked(&self.history).served.unwrap_or_else(|| self.config.max_ttl())
     }
 
-    /// How far the server has counted for us. Where each lock has its own counter, nothing is known of all.
+    /// The largest token that the server granted to this client. Zero where each lock has its own counter: no token proves
+    /// anything about all locks.
     pub(crate) fn known_through(&self, gate: &GateName) -> u64 {
         if self.config.counting() == Counting::One { self.watermark.through(gate) } else { 0 }
     }
@@ -47,7 +48,7 @@ impl RedisShared {
 pub(crate) struct TokenWatermark(Mutex<Option<(Arc<GateName>, u64)>>);
 
 impl TokenWatermark {
-    /// Zero for another run or history: it counts for itself.
+    /// Zero for another run or history, which has its own count.
     fn through(&self, gate: &GateName) -> u64 {
         let known = locked(&self.0);
         known.as_ref().filter(|(known, _)| known.is_same_run(gate)).map_or(0, |(_, last)| *last)
@@ -61,7 +62,7 @@ impl TokenWatermark {
     }
 }
 
-/// Which processes of the server, and which settings of others, this process of ours has met at its address.
+/// Which processes of the server, and which settings of other clients, this client process has met at the server's address.
 #[derive(Debug, Default)]
 pub(crate) struct ServerHistory {
     /// See [`ServerFacts::served`].
@@ -72,8 +73,7 @@ pub(crate) struct ServerHistory {
     fit: String,
     /// Another one that answered later, and since when.
     later: Option<(String, Moment)>,
-    /// This process had the replicas of a master adopted that stood alone, and not its settings: until when nothing is
-    /// granted.
+    /// This process had the replicas of a lone master adopted, and not its settings: until when nothing is granted.
     pub(crate) adopted_replicas: Option<Moment>,
 }
 
@@ -81,11 +81,11 @@ impl ServerHistory {
     pub(crate) fn found_fit(&mut self, run_id: &str) {
         run_id.clone_into(&mut self.fit);
         self.later = None;
-        // It was waited for, or the record is one of this client's `max_ttl`.
+        // The longest lease was waited for, or the record has this client's `max_ttl`.
         self.longest = None;
     }
 
-    /// Adds to what a server says of itself what this process knows of its address.
+    /// Adds what this process knows of a server's address to the facts of the server.
     pub(crate) fn complete(
         &mut self,
         facts: &mut ServerFacts,
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(history.longest, None);
     }
 
-    /// L1: what one run granted says nothing of another one, and a smaller token takes nothing back.
+    /// L1: what one run granted proves nothing about another run, and a smaller token does not lower what is known.
     #[test]
     fn what_is_known_belongs_to_one_run_and_grows() {
         let gate =

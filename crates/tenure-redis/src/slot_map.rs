@@ -107,8 +107,8 @@ impl KnownCluster {
         self.ids.iter().filter(|id| view.nodes.contains_key(*id)).count() * 2 >= self.ids.len()
     }
 
-    /// How much longer to wait for the other nodes: `asked` were asked, and those of `views` have answered. `None`: until the
-    /// timeout.
+    /// How much longer to wait for the other nodes: `asked` were asked, and those of `views` have answered. `None`: until
+    /// the timeout.
     pub(crate) fn patience(&self, asked: usize, views: &[&View], connect: Duration) -> Option<Duration> {
         if !self.ids.is_empty() {
             return views.iter().any(|view| self.is_shown_by(view)).then_some(connect / 10);
@@ -194,7 +194,7 @@ fn node(node: &Value, asked: &str) -> Option<(String, HostPort)> {
     Some((id.unwrap_or_else(|| format!("{}:{}", at.0, at.1)), at))
 }
 
-/// The host that was asked, for a node that does not know its own.
+/// The named host; a node that does not know its own has the host that was asked.
 pub(crate) fn host_or(named: &str, known: &str) -> String {
     if named.is_empty() || named == "?" { known.to_owned() } else { named.to_owned() }
 }

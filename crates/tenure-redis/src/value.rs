@@ -1,15 +1,15 @@
-//! The text in which a holder stands in its lock: `owner:token:since:label`, printable ASCII; and those
-//! beside it: shared holders, waiters, memos.
+//! The text of a holder in its lock: `owner:token:since:label`, printable ASCII; and the texts of shared holders, waiters
+//! and memos.
 
 use std::{fmt::Write, time::Duration};
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use tenure_core::{FencingToken, HolderView, Label, MemoView, Mode, OwnerId, WaiterView};
 
-/// What a lock holds while shared holders stand beside it.
+/// The value of a lock while it has shared holders.
 pub(crate) const SHARED: &str = "tenure:shared";
 
-/// Our separators, the flag `+`, and what is not printable.
+/// The separators, the flag `+`, and what is not printable.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%').add(b':').add(b',').add(b'+').add(b' ');
 
 /// Flags after a label: a command runs under the lease; the holder wants hints about waiters. Older clients ignore the
@@ -40,13 +40,13 @@ fn decode_label(text: &str) -> Option<Label> {
     Some(Label::new(&host, pid, &user, &command).running(has(RUNS)).idling(has(IDLES)))
 }
 
-/// The owner at the front of a value of ours; foreign values have none.
+/// The owner at the front of a value of Tenure; foreign values have none.
 pub(crate) fn owner_of(value: &str) -> Option<OwnerId> {
     let (owner, rest) = value.split_at_checked(48)?;
     if rest.starts_with(':') { owner.parse().ok() } else { None }
 }
 
-/// `token:since:label`; token 0 is a holder that was handed the lock and has not entered.
+/// `token:since:label`; token 0 is a holder that was handed the lock and has not acquired it yet.
 struct HolderText {
     token: Option<FencingToken>,
     since: Duration,
@@ -61,7 +61,7 @@ fn holder_text(text: &str) -> Option<HolderText> {
     Some(HolderText { token: (token > 0).then(|| FencingToken::new(token)), since, label })
 }
 
-/// The holder that stands in the lock itself. `None` for the time left is a lock that never ends by itself.
+/// The holder that the lock's own value names. `None` for the time left is a lock that never expires.
 pub(crate) fn sole_holder(value: &[u8], expires_in: Option<Duration>) -> HolderView {
     let text = std::str::from_utf8(value).unwrap_or("");
     let ours = owner_of(text).zip(text.get(49..).and_then(holder_text));
@@ -97,7 +97,7 @@ fn decode_mode(code: &str) -> Option<Mode> {
     }
 }
 
-/// A holder beside the lock, from its owner and `mode:token:since:label`.
+/// A shared holder, from its owner and `mode:token:since:label`.
 pub(crate) fn shared_holder(owner: &str, details: &str, left: Duration) -> Option<HolderView> {
     let (mode, rest) = details.split_once(':')?;
     Some(holder_text(rest)?.view(owner.to_owned(), decode_mode(mode)?, Some(left)))
@@ -112,7 +112,7 @@ pub(crate) fn waiter(owner: &str, details: &str, now: Duration) -> Option<Waiter
     Some(WaiterView::new(owner, mode, label, now.saturating_sub(since)))
 }
 
-/// A memo, a key beside the lock that ends by itself, from `owner:token:kept:text`; `None` for anything else.
+/// A memo, which has its own key and expires, from `owner:token:kept:text`; `None` for anything else.
 pub(crate) fn memo(value: &[u8], left: Duration) -> Option<MemoView> {
     let mut parts = std::str::from_utf8(value).ok()?.splitn(4, ':');
     let (owner, token) = (parts.next()?, parts.next()?.parse().ok()?);
@@ -147,7 +147,7 @@ mod tests {
         }
     }
 
-    /// Whatever a foreign client wrote is shown, and is nobody of ours.
+    /// Whatever a foreign client wrote is shown, and is no holder of Tenure.
     #[test]
     fn foreign_values_have_neither_token_nor_label() {
         let bytes: &[&[u8]] = &[

@@ -1,5 +1,5 @@
-//! One server: what it says of itself, read once (`INFO`, its clock, three settings), and the table of what
-//! may be wrong with it: what that weakens, how gravely, and what to do.
+//! One server: what it reports about itself, read once (`INFO`, its clock, three settings), and the table of what may be
+//! wrong with it: what that weakens, how severe it is, and what to do.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -18,13 +18,13 @@ use crate::{
     guard::{LINGER, Terms},
 };
 
-/// What was read from one server. What could not be read is not there, and no finding is made of it.
+/// What was read from one server. There is no finding about what could not be read.
 pub(super) struct NodeReport {
     pub(super) fields: HashMap<String, String>,
     /// Why a setting could not be read.
     pub(super) refusal: Option<String>,
     pub(super) clock: ServerClock,
-    /// The URL says that it is a node of a Cluster.
+    /// By the URL, it is a node of a Cluster.
     pub(super) is_node: bool,
     /// The user that asks.
     pub(super) user: Option<String>,
@@ -36,7 +36,7 @@ pub(super) struct NodeReport {
 #[derive(Clone, Copy, Default)]
 pub(super) struct ServerClock {
     pub(super) is_ahead: bool,
-    /// The least difference: the time that the question took is taken off.
+    /// The least difference: the time that the request took is subtracted.
     pub(super) apart: Duration,
 }
 
@@ -81,7 +81,7 @@ impl NodeReport {
         judged(&WEAKENS, self)
     }
 
-    /// From the text that `INFO` answers.
+    /// From the text that `INFO` returns.
     pub(super) fn of(info: &str, terms: Terms) -> Self {
         let field = |line: &str| line.split_once(':').map(|(key, value)| (key.to_owned(), value.to_owned()));
         let fields = info.lines().filter_map(field).collect();
@@ -121,7 +121,7 @@ impl NodeReport {
 }
 
 impl ServerClock {
-    /// The server read its clock at some time on the way of the question, which took this long.
+    /// The server read its clock at some time during the request, which took the time `way`.
     pub(super) fn compare(theirs: Duration, ours: Duration, way: Duration) -> Self {
         let is_ahead = theirs > ours + way;
         let apart = if is_ahead { theirs.saturating_sub(ours + way) } else { ours.saturating_sub(theirs) };
@@ -166,7 +166,7 @@ const WEAKENS: [Check<NodeReport>; 12] = [
         let what = format!("this is Redis {version}: {lacks}");
         Some(finding(severity, what, "use Redis 7 or later, or Valkey"))
     }),
-    // A6 is about the clocks of servers; ours is the only other one at hand.
+    // A6 is about the clocks of servers; that of this machine is the only other one at hand.
     Check::new("clock", |server| {
         let (apart, half) = (server.clock.apart, server.terms.max_ttl / 2);
         let severity = match apart {
@@ -261,9 +261,9 @@ const WEAKENS: [Check<NodeReport>; 12] = [
                       shortens the wait";
         found(count > 0, Note, format!("{count} {noun} {why}; {then}"), remedy)
     }),
-    // What stops an old master by itself: a client looks once a second, the server at every write.
+    // What stops an old master by itself: a client checks the replicas once a second, the server at every write.
     Check::new("least replicas", |server| {
-        // The field is there only if both settings are.
+        // The field exists only if both settings are set.
         let is_off =
             server.number("connected_slaves")? > 0 && server.text("min_slaves_good_slaves").is_empty();
         let what = "min-replicas-to-write is off: after a fail-over, an old master that keeps a replica \
@@ -294,7 +294,7 @@ const WEAKENS: [Check<NodeReport>; 12] = [
         let remedy = "on the replica: redis-cli INFO replication (see master_link_status), and read its log";
         found(count > 0, Warning, what, remedy)
     }),
-    // Without it, a server that was promoted may not know so any more.
+    // Without it, a server that was promoted may not know any more that it was.
     Check::new("backlog", |server| {
         let ttl = Duration::from_secs(server.number("repl-backlog-ttl")?);
         let what = format!(

@@ -1,11 +1,11 @@
--- Takes many locks at once, each as acquire.lua does.
+-- Acquires many locks in one step, each as acquire.lua does.
 -- KEYS  1 one  then per lock: lock, queue
--- ARGV  1 gate  2 how far this server has counted for this client, or 0
---       then per lock: owner, ":since:label", ttl in ms, how many tokens at most
--- reply per lock the last token and their count, or 0, 0 if it is not as plain as that (ask claim.lua); instead of all
---       -1 or -2 as acquire.lua
--- All tokens are minted before the first SET: an error comes before anything was granted (H1.12, L9). All blocks together are no
--- longer than one might be, and tokens may be minted in vain.
+-- ARGV  1 gate  2 the largest token that this server granted to this client, or 0
+--       then per lock: owner, ":since:label", ttl in ms, the largest number of tokens
+-- reply per lock the last token and their count, or 0, 0 if the lock was not granted (call claim.lua);
+--       instead of all: -1 or -2 as acquire.lua
+-- All tokens are minted before the first SET: an error comes before anything was granted (H1.12, L9). All blocks together
+-- are no longer than one may be, and tokens may be minted without a grant.
 local call, pcall = redis.call, redis.pcall
 local last = call('HGET', KEYS[1], ARGV[1])
 if not last then return -1 end

@@ -1,7 +1,8 @@
 -- As acquire.many.lua, on a node of a quorum.
 -- KEYS  1 record  then per lock: lock, queue, counter
 -- ARGV, reply  those of acquire.many.lua; never -2
--- Each as acquire.quorum.lua; what would be an error there is not plain here, so that no other lock suffers from it (L9).
+-- Each lock as in acquire.quorum.lua. But what would be an error there is the reply 0, 0 here, so that no other lock is
+-- affected (L9).
 local call, pcall = redis.call, redis.pcall
 local floor = call('HGET', KEYS[1], ARGV[1])
 if not floor then return -1 end
@@ -14,7 +15,7 @@ for i = 1, locks do
 end
 local all_are_free = call('EXISTS', unpack(looked)) == 0
 
--- The last token of a lock and their count, if it could be taken.
+-- Returns the last token of a lock and their count, if the lock was acquired.
 local function take(i)
   local lock, counter = KEYS[3 * i - 1], KEYS[3 * i + 1]
   if taken[lock] or least > LAST or not (all_are_free or call('EXISTS', lock, KEYS[3 * i]) == 0) then return end

@@ -1,4 +1,4 @@
--- As acquire.lua, in a Cluster, where each lock has a counter of its own and there is no gate. After count and mint.
+-- As acquire.lua, in a Cluster, where each lock has its own counter and there is no gate. After count and mint.
 -- KEYS  1 lock  2 queue  3 counter
 -- ARGV, reply  those of acquire.lua
 if redis.call('EXISTS', KEYS[1], KEYS[2]) > 0 then return 0 end

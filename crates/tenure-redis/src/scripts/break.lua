@@ -1,8 +1,10 @@
--- Robs those who hold, raises the fence, wakes the robbed and hands on. After fence, begin and handoff; before end.
--- ARGV  3 who: an owner, '' for all of Tenure, '*' for other clients as well
+-- Takes the lock from its holders, raises the fence, notifies these holders and hands on. After fence, begin and handoff;
+-- before end.
+-- ARGV  3 from whom: an owner, '' for all of Tenure, '*' for foreign clients as well
 -- reply flat list: now, then the lock's value and ms left if it was held alone (else false, 0), then per shared holder:
 --       owner, details, end
--- Who was handed the lock and has not entered keeps it: it holds nothing yet. Where no token is left, nobody is robbed.
+-- An owner that was handed the lock and has not acquired it yet keeps it: it holds nothing yet. Where no token is left,
+-- nothing is broken.
 local whom = ARGV[3]
 local is_all = #whom < 48
 local is_foreign = value and value ~= SHARED and string.match(value, '^%x+():%d+:') ~= 49

@@ -1,6 +1,6 @@
--- What there is to judge whether this server may grant. After facts and replicas.
+-- Reads what is needed to judge whether this server may grant. After facts and replicas.
 -- KEYS  1 record
--- reply {facts, uptime in s, record, a replica acknowledged in ms, that by the record, server time in us,
+-- reply {facts, uptime in s, record, when a replica acknowledged last in ms, the same by the record, server time in µs,
 --       1 if the gate of its settings, or of those to be adopted, is open}
 local said, uptime, replication = facts()
 local time = redis.call('TIME')

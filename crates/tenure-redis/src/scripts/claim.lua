@@ -1,8 +1,8 @@
--- Takes a lock, or takes or keeps a place. After enter, begin, place and handoff; before end.
+-- Acquires a lock, or takes or keeps a place. After enter, begin, place and handoff; before end.
 -- ARGV  3 owner  4 ttl in ms  5 mode  6 wait (n none, w wake, t turn)  7 tokens wanted  8 since in ms  9 label
---       10 how far this server has counted for this client, or 0
+--       10 the largest token that this server granted to this client, or 0
 -- reply {1, first token, count} · {2, ahead, retry_after, ...} queued · {3, 0, retry_after, ...} busy
---       {4, how many wait} the queue is full · {0} the gate is closed · {5} the server was put back: tell rewound.lua
+--       {4, how many wait} the queue is full · {0} the gate is closed · {5} the server was put back: call rewound.lua
 --       ... is one holder: value, ms left (-1 no end), how many wait before it, or SHARED, ms left, owner, details
 -- Order of writes: an orphan in the queue is harmless, an orphan lock is not (H1.12).
 local function enter_shared(ends, value, has_place)
@@ -13,7 +13,7 @@ local function enter_shared(ends, value, has_place)
   return {1, token, count}
 end
 
--- True if somebody live that waits for a turn is in front of this rank, whatever its mode (L7).
+-- True if a live waiter for a turn is in front of this rank, whatever its mode (L7).
 local function is_barred(rank)
   for at = 0, rank - 1, 32 do
     local owners = call('ZRANGE', queue, at, math.min(at + 31, rank - 1))
@@ -25,11 +25,11 @@ local function is_barred(rank)
   return false
 end
 
--- A server that was put back hands nothing on: `mint` would say so when that is done.
+-- A server that was put back hands nothing on: `mint` would detect it only after the hand-off.
 local known = changed and tonumber(counted)
 if known and known < tonumber(ARGV[10]) then return {5} end
 
--- Who takes a free lock alone leaves nothing to those that are only woken.
+-- An exclusive claim of a free lock leaves nothing to waiters that are only woken.
 if changed then value = hand_on(value, owner, not value and mode == 'x' and 0 or nil) end
 if is_owner(value, owner) then return enter_alone(value) end
 local ends = value == SHARED and call('ZSCORE', shared, owner)

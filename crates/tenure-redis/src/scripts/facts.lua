@@ -1,4 +1,4 @@
--- What this server says of itself, as one text by which two readings are compared. Put before the scripts that judge it.
+-- The facts of this server, as one text by which two readings are compared. Put before the scripts that judge it.
 local function facts()
   local server, replication = redis.call('INFO', 'server'), redis.call('INFO', 'replication')
   local stats, commands = redis.call('INFO', 'stats'), redis.call('INFO', 'commandstats')

@@ -1,6 +1,6 @@
 -- The counter itself. After mint.
 
--- Raises it also while the gate is closed: it waits in the field `token` then.
+-- Raises the counter, even while the gate is closed: then it is in the field `token`.
 local function raise()
   if mint(1) then return end
   local last, time = tonumber(redis.call('HGET', KEYS[3], 'token')) or 0, redis.call('TIME')

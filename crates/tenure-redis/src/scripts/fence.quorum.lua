@@ -1,11 +1,11 @@
 -- The counter itself. After gate and mint.
 
--- While the gate is closed, the floor that it will open on waits in the field `token`.
+-- While the gate is closed, the floor with which it will open is in the field `token`.
 local function least()
   return tonumber(may_grant() and floor or redis.call('HGET', KEYS[7], 'token') or '0')
 end
 
--- Raises it also while the gate is closed.
+-- Raises the counter, even while the gate is closed.
 local function raise()
   count_on(1, least())
 end

@@ -1,9 +1,11 @@
--- Before claim.lua and all its parts: a waiter that has a place behind another client learns for little that this one still holds, and
--- else claims in the same step. The whole value is not read, and its place is not kept.
+-- Before claim.lua and all its parts. A waiter that has a place behind a foreign client learns at low cost that this client
+-- still holds the lock; otherwise it claims in the same step. The whole value is not read, and the waiter's place is not
+-- kept.
 -- KEYS, ARGV  those of claim
--- reply {6, how many wait before it, ms left (-1 no end), the first 64 bytes of the value, or 'zset' as in lock.lua}, or that of claim
+-- reply {6, how many wait before it, ms left (-1 no end), the first 64 bytes of the value, or 'zset' as in lock.lua},
+--       or that of claim
 local rest = redis.call('PTTL', KEYS[1])
--- One that is in the queue only, or among the places only, is none: claim.lua mends it.
+-- A place that is in the queue only, or among the places only, does not count: claim.lua repairs it.
 local place = rest ~= -2 and redis.call('ZSCORE', KEYS[4], ARGV[3]) and redis.call('ZRANK', KEYS[2], ARGV[3])
 if place then
   local head = redis.pcall('GETRANGE', KEYS[1], '0', '63')

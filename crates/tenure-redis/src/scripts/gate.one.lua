@@ -1,5 +1,5 @@
--- Whether this server may grant: the field of the record that is named after the gate (run, history, layout, max_ttl) is there. It
--- is the counter, too: see mint.one.lua.
+-- Whether this server may grant: the record has the field that is named after the gate (run, history and settings). The
+-- field is the counter as well: see mint.one.lua.
 -- ARGV  1 gate
 local function may_grant()
   return redis.call('HGET', KEYS[3], ARGV[1])

@@ -1,5 +1,5 @@
--- Whether this node may grant: the field of its record that is named after the gate (run, history and settings) is there. It holds
--- the floor in us that judge.lua put there, below which no counter begins that was lost (H3.1); mints do not change it.
+-- Whether this node may grant: its record has the field that is named after the gate (run, history and settings). The value
+-- is the floor in µs, written by judge.lua: a counter that was lost begins no lower (H3.1). Mints do not change it.
 -- KEYS  7 record
 -- ARGV  1 gate
 local floor

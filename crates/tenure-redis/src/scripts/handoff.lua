@@ -1,16 +1,17 @@
 -- The hand-off. After gate, begin and sides.
 
--- Tells a process that asking again may help one of its owners; answers how many connections heard it.
--- b: it is the first one behind those who were handed the lock, and need not ask before their claim ttl is over.
--- A missing right must not stop a script in the middle: then everybody counts as heard, and enters by its timer.
+-- Sends a process the hint that one of its owners should ask again. Returns how many connections received it.
+-- b: the owner is the first one behind those that were handed the lock; it need not ask before their claim ttl has expired.
+-- A missing right must not stop a script in the middle: then each waiter counts as reached, and acquires by its own timer.
 local function wake(owner, kind)
   local heard = redis.pcall('PUBLISH', 'tenure:p:' .. string.sub(owner, 1, 16), kind .. string.sub(owner, 17))
   return type(heard) == 'number' and heard or 1
 end
 
 -- Makes all leading waiters that fit holders for the claim ttl, wakes them and the first one behind (H1.1, H1.6).
--- Those for whom nobody listens are passed, and dropped if they are dead (hazard 33). `me` asks already. Of those that are
--- only woken, so many are: 2, one more in case the first is dead. Returns the lock's value, and true if the gate is closed.
+-- A waiter for which no connection listens is passed, and dropped if it is dead (hazard 33). `me` is asking already.
+-- `bells` is how many of the waiters that are only woken are woken: 2, one more in case the first is dead. Returns the
+-- lock's value, and true if the gate is closed.
 local function hand_on(value, me, bells)
   if not may_grant() then return value, true end
   local count, smallest = 0, math.huge
@@ -32,7 +33,8 @@ local function hand_on(value, me, bells)
         local limit = mode == 'x' and 1 or together().limit_of(mode)
         local fits = count < math.min(smallest, limit)
         if owner ~= me and wake(owner, fits and 'a' or value and 'b' or 'a') == 0 and drop == '1' then
-          -- Dead: it has not asked for longer than any waiter sleeps. Who is only unheard may have lost its connection a moment ago.
+          -- Dead: it has not asked for longer than any waiter sleeps. A waiter that is only not reached may have lost its
+          -- connection a moment ago.
           local last = tonumber(call('ZSCORE', places, owner) or 0) - place_ttl
           if last + retry_max + 500 < now then drop_place(owner) else at = at + 1 end
         elseif not fits then
@@ -41,7 +43,7 @@ local function hand_on(value, me, bells)
           count, smallest = count + 1, math.min(smallest, limit)
           if mode == 'x' then
             drop_place(owner)
-            -- Who was passed waits on, and is handed the lock by its release.
+            -- A waiter that was passed keeps waiting: the release of this holder hands it the lock.
             local flag = (at > 0 or owners[i + 1] or #owners == chunk) and '+' or ''
             value = owner .. ':0:' .. rest .. flag
             call('SET', lock, value, 'PX', claim_ttl)

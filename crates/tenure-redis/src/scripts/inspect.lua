@@ -1,9 +1,9 @@
--- What can be seen of a lock; changes nothing. After fence.
+-- Reads the state of a lock; changes nothing. After fence.
 -- KEYS  as in lock, and the memo as the last
 -- ARGV  1 gate
 -- reply {now in ms, fence, value, ms left, {places: owner, details, end, ...}, {shared: owner, details, end, ...},
 --        memo, ms left}
--- What is over is still in it; the reader leaves it out.
+-- What has expired is still in the reply; the reader leaves it out.
 local call = redis.call
 local time = call('TIME')
 local function list(order, ends)

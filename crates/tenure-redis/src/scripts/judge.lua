@@ -16,14 +16,15 @@ for i = 1, #all, 2 do
 end
 local now = math.floor((time[1] * 1000000 + time[2]) / 1000)
 local ready, renews = string.format('%.0f', now + wait), string.format('%.0f', now + ARGV[10])
--- Nothing must stop it once the old record is gone. The first write changes nothing, and is one that a full memory does not refuse: nor does
--- it refuse the next ones then. If this user lacks a right, the first two are refused.
+-- Nothing must stop the script once the old record is gone. The first write changes nothing, and a full memory does not
+-- refuse it; then it does not refuse the next ones either. If this user lacks a right, one of the first two writes is
+-- refused.
 redis.call('HDEL', KEYS[1], '')
 if old[1] then
   redis.call('HSET', KEYS[1], 'ready', ready, 'wait', ARGV[3], 'renews', renews)
   redis.call('HDEL', KEYS[1], unpack(old))
 end
--- Written anew, with the counter in front: it is looked up in every claim, and a small hash is read from the front.
+-- The record is written anew, with the counter in front: each claim reads it, and Redis reads a small hash from the front.
 redis.call('HSET', KEYS[1], wait == 0 and ARGV[4] or 'token', string.format('%.0f', floor), 'run', ARGV[5],
   'replid', ARGV[6], 'ready', ready, 'wait', ARGV[3], 'renews', renews,
   'settings', ARGV[7], 'next', ARGV[8])

@@ -2,7 +2,7 @@
 -- After begin and handoff; before end.
 -- ARGV  3 owner  4 ttl in ms
 -- reply 1 extended; 0 does not hold
--- The lock first: extending it passes a full memory, and then the rest does.
+-- The lock is extended first: a full memory does not refuse that, and then it does not refuse the rest.
 local owner, ttl = ARGV[3], tonumber(ARGV[4])
 local changed
 value, changed = settle(value)

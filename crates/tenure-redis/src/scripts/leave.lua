@@ -1,7 +1,7 @@
--- Leaves a lock, whether holding or waiting, and hands on. After begin and handoff; before end.
+-- Ends the hold or the wait of an owner, and hands on. After begin and handoff; before end.
 -- ARGV  3 owner
--- reply 1 has left; 2 has left, and nobody holds it now; 3 has left, and the gate is closed; 0 neither held nor waited
--- Deletes before it grants: a full memory refuses neither then (H1.13, hazard 36).
+-- reply 1 has left; 2 has left, and the lock is free now; 3 has left, and the gate is closed; 0 neither held nor waited
+-- It deletes before it grants: then a full memory refuses neither (H1.13, hazard 36).
 local owner = ARGV[3]
 local left = false
 if is_owner(value, owner) then

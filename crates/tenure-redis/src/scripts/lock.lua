@@ -1,15 +1,16 @@
--- One lock and what is beside it. Put before the scripts that look at more than the lock itself.
+-- One lock and its other keys. Put before the scripts that read more than the lock itself.
 -- KEYS  1 lock  2 queue (zset: owner by arrival)  3 the record with its counter, or this lock's own counter
 --       4 places (zset: owner by end)  5 shared (zset: holder by end)
 --       6 who (hash: owner to "mode:wait or token:since:label")  7 the record, in a quorum
 -- ARGV  1 gate  2 "claim_ttl:place_ttl:retry_max:places_max:drop", in ms
--- Times are ms of the server's clock. A mode is x (exclusive), s (shared) or a limit. A token 0 is a holder that was
--- handed the lock and has not entered. Shared holders count only while the lock itself says SHARED.
+-- Times are ms of the server's clock. A mode is x (exclusive), s (shared) or a limit. A token 0 is a holder that was handed
+-- the lock and has not acquired it yet. Shared holders count only while the value of the lock is SHARED.
 local call = redis.call
 local SHARED = 'tenure:shared'
 local lock, queue, places, shared, who = KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[6]
 
--- A sorted set that ends by itself is a lock of symfony/lock, and so of another client; what else is no text is an error.
+-- A sorted set that expires is a lock of symfony/lock, and so of a foreign client; any other key that is no text is an
+-- error.
 local value = redis.pcall('GET', lock)
 if type(value) == 'table' then
   if type(redis.pcall('ZCARD', lock)) ~= 'number' or call('PTTL', lock) < 0 then error(value.err) end

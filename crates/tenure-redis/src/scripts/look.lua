@@ -1,7 +1,8 @@
--- Whether this server still has the replicas and the history that it had. After replicas. Asked once a second by whoever uses
--- it.
+-- Whether this server still has the replicas and the history that it had. After replicas. Each client calls it about once a
+-- second while it uses the server.
 -- KEYS  1 record
--- reply {a replica acknowledged in ms, that by the record, server time in ms, replid}; texts, empty where there is none
+-- reply {when a replica acknowledged last in ms, the same by the record, server time in ms, replid}; texts,
+--       empty where there is none
 local replication = redis.call('INFO', 'replication')
 local last, before = acked(replication)
 local time = redis.call('TIME')

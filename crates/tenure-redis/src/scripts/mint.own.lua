@@ -1,5 +1,5 @@
--- A counter per lock, floored with the server's time at every mint and forgotten after a day: for a Cluster, where one
--- record for all locks cannot be had. There is no gate: only the token protects after a fail-over. After count.
+-- A counter per lock, floored with the server's time at every mint and forgotten after a day: for a Cluster, where there
+-- cannot be one record for all locks. There is no gate: after a failover only the token protects. After count.
 
 -- The first of at most `want` tokens and their count. Never ahead of the clock (A10).
 local function mint(want)

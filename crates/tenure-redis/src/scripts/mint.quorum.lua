@@ -1,10 +1,10 @@
--- A counter per lock, forgotten after a day, so that the nodes of a quorum count alike; never below the floor that the record
--- holds. After gate and count.
--- No token is smaller than the last grain of the server's time before its mint: a server that was put back to an earlier
+-- A counter per lock, forgotten after a day, so that the nodes of a quorum count alike; never below the floor in the
+-- record. After gate and count.
+-- No token is smaller than the last grain of the server's time before its mint. So a server that was put back to an earlier
 -- state repeats none (L2).
 -- KEYS  3 counter
 
--- Never ahead of the clock (A10). Clocks of nodes differ, their counters need not: within 100 ms they count alike.
+-- Never ahead of the clock (A10). Clocks of nodes differ, but their counters need not: within 100 ms they count alike.
 local function count_on(want, least)
   local time = redis.call('TIME')
   local now = time[1] * 1000000 + time[2]

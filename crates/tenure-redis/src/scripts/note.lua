@@ -1,8 +1,9 @@
--- Leaves a memo beside a lock, which outlives the lease of who wrote it, and ends by itself.
+-- Stores a memo with a lock. The memo outlives the lease of its writer, and expires.
 -- KEYS  1 lock  2 shared  3 who  4 memo ("owner:token:kept in ms:text")
 -- ARGV  1 owner  2 its token  3 for how long it is kept, in ms  4 text
--- reply 1 it is there; 0 the owner does not hold the lock, or who left the memo before has a larger token
--- Who was handed the lock and has not entered has the token 0, and holds nothing yet. The SET is the only write.
+-- reply 1 it is stored; 0 the owner does not hold the lock, or the writer of the memo before has a larger token
+-- An owner that was handed the lock and has not acquired it yet has the token 0, and holds nothing yet. The SET is the only
+-- write.
 local owner, token, value = ARGV[1], tonumber(ARGV[2]), redis.call('GET', KEYS[1])
 local mine = value and string.sub(value, 1, 49) == owner .. ':' and string.match(value, '^%x+:(%d+):')
 if value == 'tenure:shared' then

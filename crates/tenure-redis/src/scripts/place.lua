@@ -1,9 +1,9 @@
 -- A place in the queue. After gate, enter, begin and sides.
 -- ARGV, reply  those of claim
-local HEAD = 1024 -- a value of ours is shorter; one of another client may have megabytes, which no waiter reads
+local HEAD = 1024 -- a value of Tenure is shorter; a foreign one may have megabytes, which no waiter reads
 
--- Takes or keeps a place, if it waits; what stands in front of it. The place is in the queue last: one that is in the other sets only is
--- none, and an error before that has taken nothing (L9).
+-- Takes or keeps a place, if the owner waits; returns what is in front of it. The queue is written last: a place that is in
+-- the other sets only does not count, and an error before that has taken nothing (L9).
 local function stand(value)
   local kind, ahead, before, left = 3, 0, nil, value and call('PTTL', lock) or 0
   if wait ~= 'n' then
@@ -11,7 +11,7 @@ local function stand(value)
     local is_short = waiting == 0 or call('PTTL', queue) < tonumber(place_ttl)
     if waiting >= tonumber(places_max) and not call('ZRANK', queue, owner) then return {4, waiting} end
     local is_new = call('ZADD', places, string.format('%d', now + place_ttl), owner) == 1
-    -- Queue and places have the same members, and so one end; that of the queue is set last.
+    -- Queue and places have the same members, and so the same expiry; that of the queue is set last.
     local over = is_short and string.format('%.0f', place_ttl + SLACK)
     local bounded = over and redis.pcall('PEXPIRE', places, over)
     wrote = wrote or not is_new
@@ -27,10 +27,11 @@ local function stand(value)
       call('HSET', who, owner, mode .. ':' .. wait .. ':' .. now .. ':' .. ARGV[9])
       call('ZADD', queue, string.format('%d', arrival), owner)
       wrote = true
-      -- Tells the holder's release that there are waiters. Nothing is ever written to a foreign value.
+      -- Shows the holder's release that there are waiters. Nothing is ever written to a foreign value.
       local is_ours = value and string.match(value, '^%x+():%d+:%d+:[^+]*$') == 49
       if is_ours and string.byte(value, -1) ~= 43 then
-        -- A holder that may have nothing to do hears of its first waiter here, too: acquire.lua, which tells it, may have been skipped.
+        -- A holder that may be idle receives a hint about its first waiter here too: acquire.lua, which sends it, may have
+        -- been skipped.
         if string.sub(value, -6) == ',idles' then
           redis.pcall('PUBLISH', 'tenure:h:' .. string.sub(value, 1, 16), 'a' .. string.sub(value, 17, 48))
         end
@@ -50,10 +51,10 @@ local function stand(value)
     if ends then soonest = ends - now end
     seen = {last, last and call('HGET', who, last)}
   end
-  -- Whoever stands far back need not know which place ends next: else all of them would ask at that moment (L6).
+  -- A waiter far back need not know which place expires next: else all of them would ask at that moment (L6).
   local dies = nil
   if ahead < 16 then
-    -- Its own place ends later than it did.
+    -- Its own place expires later than it did.
     if not first or first[1] == owner then first = call('ZRANGE', places, '0', '0', 'WITHSCORES') end
     dies = first[2]
   end
@@ -65,5 +66,5 @@ local counted = may_grant()
 if not counted then return {0} end
 local changed
 value, changed = settle(value)
--- Most want it alone, find another one that holds it alone, and nothing changed: the rest need not be made.
+-- Most claims are exclusive, find an exclusive holder, and nothing has changed: the other functions need not be defined.
 if mode == 'x' and not changed and value ~= SHARED then return stand(value) end

@@ -2,9 +2,9 @@
 -- After count.
 -- KEYS  1 lock  2 counter  3 record
 -- ARGV  1 gate  2 owner  3 the token
--- reply 1 the counter is there by now; 0 this owner does not hold the lock here, alone; -1 the gate is closed
--- Who was handed the lock and has not entered has the token 0, and holds nothing yet. The holder's value says the token
--- that it was granted by the quorum, and keeps its end and the flag for waiters. The lock's SET is the last write.
+-- reply 1 the counter has reached the token; 0 this owner does not hold the lock here, alone; -1 the gate is closed
+-- An owner that was handed the lock and has not acquired it yet has the token 0, and holds nothing yet. The holder's value
+-- gets the token that the quorum granted, and keeps its expiry and the flag for waiters. The lock's SET is the last write.
 local call = redis.call
 if call('HEXISTS', KEYS[3], ARGV[1]) == 0 then return -1 end
 local value = call('GET', KEYS[1])
@@ -14,7 +14,7 @@ local to, left = tonumber(ARGV[3]), call('PTTL', KEYS[1])
 local last = countable(math.max(to, tonumber(call('GET', KEYS[2]) or '0')))
 call('SET', KEYS[2], last, 'PX', 86400000)
 if tonumber(token) < to then
-  -- KEEPTTL is not there before Redis 6.
+  -- KEEPTTL does not exist before Redis 6.
   local text = ARGV[2] .. ':' .. string.format('%.0f', to) .. rest
   if left < 0 then
     call('SET', KEYS[1], text)

@@ -1,11 +1,11 @@
 -- Extends many exclusive leases; never shortens, never re-creates (H2.4, hazard 23).
 -- KEYS  1 record  2.. locks
--- ARGV  1 settings of this client, or '' where there is no record  2 gate  3 how far this server has counted for this
---       client, or 0  4.. per lock: owner, ttl in ms
--- reply per lock: 1 extended; 0 if it is not as plain as that (ask keep.lua), and then nothing was changed;
---       -1 instead of all if others have adopted other settings: a lease of the old ones must end (H4.5)
---       -2 instead of all if the server was put back to an earlier state (tell rewound.lua)
--- Who was handed the lock and has not entered has the token 0, and is not extended (H1.1).
+-- ARGV  1 settings of this client, or '' where there is no record  2 gate  3 the largest token that this server granted
+--       to this client, or 0  4.. per lock: owner, ttl in ms
+-- reply per lock: 1 extended; 0 if this owner does not hold it alone (call keep.lua), and then nothing was changed;
+--       -1 instead of all if other clients have adopted other settings: a lease of the old ones must end (H4.5)
+--       -2 instead of all if the server was put back to an earlier state (call rewound.lua)
+-- An owner that was handed the lock and has not acquired it yet has the token 0, and is not extended (H1.1).
 if ARGV[1] ~= '' then
   local record = redis.call('HMGET', KEYS[1], 'settings', 'next', ARGV[2])
   local settings = record[2] and record[2] ~= '' and record[2] or record[1]

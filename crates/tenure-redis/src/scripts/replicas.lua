@@ -1,5 +1,5 @@
--- When a replica acknowledged last, of those that are connected, and by the record: in ms of the server's clock, as text;
--- empty where none ever did. Put before the scripts that look at them. After it, the record knows, if there is one.
+-- When a connected replica acknowledged last, and when one did by the record: in ms of the server's clock, as text; empty
+-- where none ever did. Put before the scripts that check the replicas. It updates the record, if there is one.
 -- A lag counts whole seconds; a replica that is still loading acknowledges nothing.
 local function acked(replication)
   local time, least = redis.call('TIME'), nil
@@ -12,7 +12,7 @@ local function acked(replication)
   if not least then return '', before end
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local last = now - least * 1000
-  -- A second more or less is not worth a write. What cannot be written is seen next time.
+  -- A second more or less is not worth a write. A write that fails is tried again next time.
   if math.abs(last - (tonumber(before) or 0)) > 1000 and redis.call('HEXISTS', KEYS[1], 'run') == 1 then
     redis.pcall('HSET', KEYS[1], 'acked', string.format('%.0f', last))
   end

@@ -1,8 +1,9 @@
--- Closes the gate of a server that was put back to an earlier state: it has forgotten leases, as one that restarted.
+-- Closes the gate of a server that was put back to an earlier state: it has forgotten leases, as a server that restarted.
 -- KEYS  1 record
--- ARGV  1 gate  2 how far it has counted before  3 wait in ms
--- reply 1 closed; 0 its counter is there by now, or the gate is closed already
--- The counter waits above what was granted; judge.lua opens the gate on it when the wait is over.
+-- ARGV  1 gate  2 the largest token that it granted before  3 wait in ms
+-- reply 1 closed; 0 its counter has reached that token, or the gate is closed already
+-- The field `token` keeps the counter, no lower than what was granted; judge.lua opens the gate on it when the wait has
+-- ended.
 local last = tonumber(redis.call('HGET', KEYS[1], ARGV[1]))
 if not last or last >= tonumber(ARGV[2]) then return 0 end
 local time = redis.call('TIME')

@@ -1,9 +1,9 @@
--- What is beside one lock: the queue, the places in it, and those that share the lock. After lock.
--- Each of its keys ends by itself, a minute after the furthest lease or place in it at the latest (L8). A client that may not set that end
--- writes nothing there.
+-- The other keys of one lock: the queue, the places in it, and the shared holders. After lock.
+-- Each of these keys expires, at the latest a minute after the furthest lease or place in it (L8). A client that may not
+-- set that expiry writes nothing there.
 -- Numbers go to commands as text: Redis prints a Lua number with all its digits, which costs as much as a small command.
 local claim_ttl, place_ttl, retry_max, places_max, drop = string.match(ARGV[2], '(%d+):(%d+):(%d+):(%d+):(%d)')
-local now, first -- since settle: the time, and the place that ends first with its end
+local now, first -- since settle: the time, and the place that expires first, with its expiry
 local SLACK = 60000
 
 local function drop_place(owner)
@@ -14,7 +14,7 @@ local function drop_place(owner)
   first = nil
 end
 
--- What only holders that share a lock need, made when it is: a function that a script makes costs it a third of a command.
+-- What only shared holders need, defined at its first use: to define a function costs a script a third of a command.
 local made
 local function together()
   if made then return made end
@@ -35,7 +35,7 @@ local function together()
     if not value then return 0, math.huge end
     if value ~= SHARED then return 1, 1 end
     local count = call('ZCARD', shared)
-    if count == 0 then return 1, 1 end -- its holders were lost: wait for its end
+    if count == 0 then return 1, 1 end -- its holders were lost: wait until it expires
     return count, (made.least())
   end
 
@@ -70,17 +70,19 @@ local function together()
     end
   end
 
-  -- What is left of shared holders whose lock has ended or was taken from them: they count only while it says SHARED.
+  -- Removes what is left of shared holders whose lock has ended or was taken from them. They count only while its value is
+  -- SHARED.
   function made.forget()
     for _, owner in ipairs(call('ZRANGE', shared, '0', '-1')) do
-      -- It may wait again by now.
+      -- The owner may be waiting again by now.
       if not call('ZSCORE', places, owner) then call('HDEL', who, owner) end
     end
     call('HDEL', who, 'least')
     call('DEL', shared)
   end
 
-  -- The plain key lives as long as the longest shared lease, so that foreign clients stay out; gone with the last one.
+  -- The key of the lock lives as long as the longest shared lease, so that foreign clients are not granted it. It is
+  -- deleted with the last one.
   function made.cover()
     local last = call('ZRANGE', shared, '-1', '-1', 'WITHSCORES')
     if last[2] then
@@ -91,15 +93,15 @@ local function together()
     return nil
   end
 
-  -- Adds an owner with `mode:rest` to those that share the lock, for `left` ms or until `ends`, if it shares it already and that is later.
-  -- Its place is removed, if it has one. `value` is what the lock holds.
+  -- Adds an owner with `mode:rest` to the shared holders, for `left` ms, or until `ends` if it is one already and that is
+  -- later. Its place is removed, if it has one. `value` is the value of the lock.
   function made.share(owner, mode, rest, left, value, ends, has_place)
     if value ~= SHARED then made.forget() end
     local is_short = value ~= SHARED or call('PTTL', shared) < left
     local over, lasts = string.format('%.0f', left + SLACK), nil
     if is_short then
       lasts = string.format('%.0f', math.max(left + SLACK, call('PTTL', who)))
-      -- Before all else, so that a missing right changes nothing; and again below, where the key is not there yet.
+      -- Before all else, so that a missing right changes nothing; and again below, because the key may not exist yet.
       call('PEXPIRE', who, lasts)
     end
     if has_place then
@@ -120,7 +122,7 @@ local function together()
   return made
 end
 
--- Removes what is over. Takes and returns the lock's value, and whether anything changed.
+-- Removes what has expired. Takes the lock's value; returns it, and whether anything changed.
 local function settle(value)
   local changed, time = false, call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,7 +1,7 @@
--- One step of a walk over all keys of a server, for a list of locks. Changes nothing.
--- ARGV  1 cursor  2 how many keys to look at  3 what the keys of the wanted locks begin with
+-- One step of a walk over all keys of a server, to list locks. Changes nothing.
+-- ARGV  1 cursor  2 how many keys to read  3 what the keys of the wanted locks begin with
 -- reply {next cursor, {keys of locks that Tenure holds, and of queues}}
--- Any amount of other data may be there: it does not leave the server.
+-- The server may have any amount of other data: it does not leave the server.
 local step = redis.call('SCAN', ARGV[1], 'COUNT', ARGV[2])
 local begin, found = ARGV[3], {}
 for _, key in ipairs(step[2]) do
