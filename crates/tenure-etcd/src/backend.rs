@@ -3,18 +3,17 @@
 //! A member that hangs may carry out a request after the other members have gone on without it: any request
 //! may have a copy that comes late. Three rules make every such copy harmless (L1, hazard 58):
 //!
-//! 1. **The id of a lease is drawn by chance for one attempt**, and asked for before any key is written on
-//!    it. A key goes from lease to lease, as its owner waits, enters and asks for longer, and never back to
-//!    one that it has left.
-//! 2. **A lease is ended only when its key has left it or its owner leaves**, and the claim that asked for
-//!    its end writes no key on it any more. So a late end meets a lease that carries nothing.
-//! 3. **A write names the state that it starts from**: that there is no key, or the revision at which the key
-//!    was last written. So a late write comes true only if nothing has happened to the key since it was read;
-//!    then it is no copy.
+//! 1. **The id of a lease is random and for one attempt**, and the lease is requested before any key is written on
+//!    it. A key moves from lease to lease, as its owner waits, enters and asks for longer, and never back to one that
+//!    it has left.
+//! 2. **A lease is ended only when its key has left it or its owner leaves**, and the claim that requested its end
+//!    writes no key on it any more. So a late request to end a lease finds no key on it.
+//! 3. **A write names the state that it starts from**: no key, or the revision at which the key was last written. So
+//!    a late write takes effect only if nothing has happened to the key since it was read; then it is not a copy.
 //!
-//! What is left of late copies: a lease that is asked for twice may come to be after its end, and bars no
-//! owner without a key. Both this and the first write must come late, in this order, for a place that is not
-//! wanted; it ends with that lease. A lease that is kept alive late lasts longer by no more than its length.
+//! What late copies can still do: a lease that is requested twice may be created again after its end. Without a key
+//! it blocks no owner. An unwanted place needs a late copy of this request and then one of the first write; it ends
+//! with that lease. A lease that is kept alive late lasts longer by no more than its length.
 
 use std::{
     collections::HashSet,
@@ -58,10 +57,10 @@ struct ProcessState {
     host: Arc<dyn Host>,
     watermark: Arc<Watermark>,
     owners: Owners,
-    /// With a connection of its own.
+    /// Has a separate connection.
     watching: Watching,
     notifier: Notifier,
-    /// Locks of which is known that no client of another layout used their name.
+    /// Locks whose name no client of another layout used when it was checked.
     unmixed: Mutex<HashSet<LockName>>,
 }
 
@@ -120,18 +119,18 @@ impl Backend for Etcd {
             WaitMode::Wake => Err(error::no_turnless_place()),
             WaitMode::No => asking.ask_in_passing().await,
             WaitMode::Turn => match self.shared.owners.key_at(claim.owner) {
-                // What was done before stays done, whatever fails now (L9).
+                // The effect of an earlier request stays, whatever fails now (L9).
                 Some(key_at) => asking.ask_again(key_at).await.map_err(BackendError::of_unknown_outcome),
                 None => asking.arrive().await,
             },
         }
     }
 
-    /// A renewal is true because of both its halves, in this order. The leader alone counts leases: that it
-    /// kept this one alive means that it will for the ttl from then, and so will its successors, which begin
-    /// anew with the full ttl. But one that was replaced may not know it yet. So a read through the quorum
-    /// comes after it: had the leader been replaced before, the term would be a later one; and the key says
-    /// that the lease has not ended, nor was broken (hazard 58, etcd #15247).
+    /// A renewal is true because of both its halves, in this order. Only the leader counts leases. If it kept this
+    /// one alive, it keeps it for the ttl from then, and so do its successors, which begin anew with the full ttl.
+    /// But a leader that was replaced may not know it yet. So a read through the quorum comes after it: if the leader
+    /// had been replaced before, the term would be a later one. The key shows that the lease has not ended and was
+    /// not broken (hazard 58, etcd #15247).
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
         let lease = |grant: &Grant| self.shared.owners.key_at(grant.owner).map(|key_at| key_at.lease);
         let begin = |grant| OpenRenewal { grant, lease: lease(grant), answer: None };
@@ -151,8 +150,8 @@ impl Backend for Etcd {
         all.into_iter().map(|one| one.answer.unwrap_or_else(unsettled)).collect()
     }
 
-    /// Ends the owner's leases. Whether the one that its key hung on was still there says whether the key
-    /// was: nothing else takes a key of ours away without its lease but a person (L9).
+    /// Ends the owner's leases. The key was still there exactly if its lease was: except a person, nothing deletes a
+    /// key of Tenure without its lease (L9).
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
         let patience = self.config().response_timeout;
         self.shared.watching.0.forget(owner);
@@ -175,7 +174,7 @@ impl Backend for Etcd {
             (Some(_), Some(MemberAnswer { was_repeated: true, .. })) => {
                 Err(error::left_or_gone(&self.members.place()))
             }
-            // It was about to enter, and which of its leases had the key is not known.
+            // The owner was about to enter, and it is not known which of its leases had the key.
             (Some(_), _) if known.key_at.is_none() && revoked.iter().any(|revoked| revoked.value) => {
                 Err(error::left_or_gone(&self.members.place()))
             }
@@ -242,13 +241,13 @@ impl Backend for Etcd {
     }
 }
 
-/// One claim on its way.
+/// One claim under way.
 struct KeyClaim<'a> {
     etcd: &'a Etcd,
     claim: &'a Claim,
     folder: String,
     key: Vec<u8>,
-    /// The ttl in the server's seconds, rounded up: its lease ends no sooner than ours.
+    /// The ttl in the server's seconds, rounded up: the server's lease ends no sooner than the holder's.
     seconds: i64,
     patience: Duration,
 }
@@ -263,7 +262,7 @@ impl KeyClaim<'_> {
         self.arrive().await
     }
 
-    /// A place was taken before: keeps it, and looks whether its turn has come.
+    /// Keeps the place that was taken before, and checks whether its turn has come.
     async fn ask_again(&self, key_at: KeyAt) -> Result<ClaimAnswer, BackendError> {
         let members = &self.etcd.members;
         let kept = members.keep_place(key_at.lease, self.patience);
@@ -281,7 +280,7 @@ impl KeyClaim<'_> {
         }
     }
 
-    /// Takes a place in the queue, unless there is one. Where others wait, it will wait too: it begins with
+    /// Takes a place in the queue, unless there is one. Where others wait, this claim will wait too: it begins with
     /// the lease that it would need then.
     async fn arrive(&self) -> Result<ClaimAnswer, BackendError> {
         let is_contended =
@@ -290,8 +289,8 @@ impl KeyClaim<'_> {
         self.settle(NextWrite::new(purpose, 0)).await
     }
 
-    /// Step by step, until its key is where it belongs: on the lease of a place while it waits, on that of
-    /// the ttl to hold.
+    /// Takes steps until its key is on the right lease: on that of a place while it waits, on that of the ttl to
+    /// hold.
     async fn settle(&self, mut step: NextWrite) -> Result<ClaimAnswer, BackendError> {
         let is_new = step.from == 0;
         for number in 0..STEPS {
@@ -306,14 +305,15 @@ impl KeyClaim<'_> {
                 }
                 Ok(None) => {}
                 Err(error) if is_new && number == 0 => return Err(self.undo(&step, error).await),
-                // Something is in the store by now (L9).
+                // The store has something of this claim by now (L9).
                 Err(error) => return Err(error.of_unknown_outcome()),
             }
         }
         Err(error::unsettled(&self.etcd.members.place()))
     }
 
-    /// A lease without a key must not make that other process believe that its release ends something.
+    /// Ends the lease of another process that the key has left. Otherwise that process would still find this lease
+    /// without a key, and report that its release ended something.
     async fn end_left(&self, step: &NextWrite) -> Result<(), BackendError> {
         match step.left {
             Some(lease) => self.etcd.members.revoke(lease, self.patience).await.map(drop),
@@ -321,8 +321,8 @@ impl KeyClaim<'_> {
         }
     }
 
-    /// A lease, and the key on it, if nothing has come in between; and the queue as it was then. That read
-    /// alone says whether it holds: a lease may end while its owner waits (hazard 47, etcd #11456).
+    /// Requests a lease, writes the key on it if nothing has come in between, and reads the queue in the same step.
+    /// Only that read shows whether the owner holds: a lease may end while its owner waits (hazard 47, etcd #11456).
     async fn take(&self, step: &mut NextWrite) -> Result<Option<ClaimAnswer>, BackendError> {
         let lease = match step.unused {
             Some(lease) => lease,
@@ -335,7 +335,7 @@ impl KeyClaim<'_> {
             return Ok(None);
         };
         let Some(at) = queue.find(self.claim.owner) else {
-            // Its place has.
+            // Its place has ended.
             step.from = 0;
             return Ok(None);
         };
@@ -350,7 +350,7 @@ impl KeyClaim<'_> {
         Ok(answer)
     }
 
-    /// Its lease was not asked for in this process, as far as is remembered.
+    /// True if this process did not request its lease, as far as it remembers.
     fn is_strange(&self, place: &QueueKey) -> bool {
         let known = self.etcd.shared.owners.get(self.claim.owner);
         known.is_none_or(|known| !known.leases.contains(&place.lease))
@@ -394,7 +394,7 @@ impl KeyClaim<'_> {
         error
     }
 
-    /// It does not wait, and leaves nothing behind.
+    /// Leaves the queue: the claim does not wait, and leaves nothing behind.
     async fn leave_line(&self, place: &QueueKey) -> Result<(), BackendError> {
         let owners = &self.etcd.shared.owners;
         let mut leases = owners.get(self.claim.owner).unwrap_or_default().leases;
@@ -421,7 +421,7 @@ impl KeyClaim<'_> {
         members.change(&change, self.patience).await
     }
 
-    /// A place has a lease of its own where that of the ttl lasts longer.
+    /// A place has a separate lease where that of the ttl lasts longer.
     fn has_place_lease(&self) -> bool {
         self.seconds > PLACE_SECONDS && self.claim.wait == WaitMode::Turn
     }
@@ -443,7 +443,7 @@ impl KeyClaim<'_> {
         }
         let seconds = if self.has_place_lease() { PLACE_SECONDS } else { self.seconds };
         let place_ttl = Duration::from_secs(seconds.unsigned_abs());
-        // How long it still lasts is said to those who have waited for a while: it costs a request.
+        // Only a waiter that has waited for a while gets the holder's time left: it costs a request.
         let holder = self.first_holder(queue, again).await;
         ClaimAnswer::Queued {
             ahead: at - queue.leading(),
@@ -463,7 +463,7 @@ impl KeyClaim<'_> {
 
     async fn first_holder(&self, queue: &KeyQueue, with_time_left: bool) -> Option<HolderView> {
         let first = queue.holders().first()?;
-        // It is for people: who holds is worth knowing without it.
+        // The time left is for display: the holder is worth showing without it.
         let left = match with_time_left {
             true => self.etcd.members.time_left(first.lease, self.patience).await.ok().flatten(),
             false => None,
@@ -472,7 +472,7 @@ impl KeyClaim<'_> {
     }
 }
 
-/// The next step: the key goes onto a lease for this purpose, from this state.
+/// The next step: the key moves to a lease for this purpose, from this state.
 struct NextWrite {
     purpose: LeasePurpose,
     /// The modify revision of the key; 0: there is none.
@@ -500,11 +500,11 @@ enum LeasePurpose {
 }
 
 impl Etcd {
-    /// A new lease of this ttl for this owner: granted through the quorum, it is counted by the leader of
-    /// then, and a later leader begins it anew.
+    /// A new lease of this ttl for this owner. It is granted through the quorum. The leader of that time counts it,
+    /// and a later leader begins it anew.
     ///
     /// # Errors
-    /// Those of the request; of unknown outcome if the server does not give as long as that.
+    /// Those of the request; of unknown outcome if the server grants a shorter lease.
     async fn new_lease(&self, owner: OwnerId, seconds: i64, patience: Duration) -> Result<i64, BackendError> {
         let lease = self.members.fresh_id();
         self.shared.owners.will_use(owner, lease);
@@ -563,15 +563,15 @@ impl Etcd {
         };
     }
 
-    /// A renewal by hand comes without a token: its owner may still wait.
+    /// A manual renewal has no token: its owner may still wait.
     async fn holds(&self, grant: &Grant, patience: Duration) -> Result<Renewal, BackendError> {
         let queue = self.members.queue(&folder(&self.config().prefix, &grant.name), patience).await?;
         let holds = queue.find(grant.owner).is_some_and(|at| at < queue.leading());
         Ok(if holds { Renewal::Renewed } else { Renewal::Gone })
     }
 
-    /// etcd cannot change the length of a lease: the key goes to a new one, of the length that is asked for.
-    /// `None` if something came in between.
+    /// etcd cannot change the length of a lease: the key moves to a new one of the requested length. `None` if
+    /// something came in between.
     async fn lengthen(
         &self,
         grant: &Grant,
@@ -587,20 +587,20 @@ impl Etcd {
         let Some(queue) = self.members.change(&change, patience).await? else { return Ok(None) };
         let at = queue.find(grant.owner).filter(|&at| queue.places[at].lease == lease);
         let Some(at) = at else { return Ok(None) };
-        // No key hangs on it any more, nor will one.
+        // No key is on it any more, nor will be.
         self.members.revoke(place.lease, patience).await?;
         self.shared.owners.forget_lease(grant.owner, place.lease);
         self.saw_key(grant.owner, &queue.places[at]);
         Ok(Some(if at < queue.leading() { Renewal::Renewed } else { Renewal::Gone }))
     }
 
-    /// This process finds its owner there from now on.
+    /// From now on this process finds the owner's key there.
     fn saw_key(&self, owner: OwnerId, place: &QueueKey) {
         let key_at = KeyAt { created: place.created, lease: place.lease };
         self.shared.owners.saw_key(owner, key_at);
     }
 
-    /// Whether the keys are those of the grants, through the quorum.
+    /// Reads the keys of the grants, through the quorum.
     async fn read(&self, grants: &[&Grant], patience: Duration) -> Result<Vec<KeyRead>, BackendError> {
         let folders: Vec<String> =
             grants.iter().map(|grant| folder(&self.config().prefix, &grant.name)).collect();
@@ -619,7 +619,7 @@ impl Etcd {
         Ok(done.op_responses().into_iter().zip(&folders).map(place).collect())
     }
 
-    /// Where its key is, this process does not know.
+    /// Releases an owner of which this process does not know the lease.
     async fn leave_unseen(
         &self,
         name: &LockName,
@@ -648,8 +648,8 @@ impl Etcd {
         Ok(place.filter(|place| place.is_of(owner)))
     }
 
-    /// Ends the lease that an owner's key hangs on, and the next one if it goes there meanwhile. Leases
-    /// first: so a release that comes later finds nothing, and says so. Whether any was there.
+    /// Ends the lease that an owner's key is on, and the next one if the key moves there in between. Leases first: so
+    /// a later release finds nothing, and reports that. Returns whether any was there.
     async fn end(
         &self,
         name: &LockName,
@@ -672,8 +672,8 @@ impl Etcd {
         deleted.map(|()| ended).map_err(BackendError::of_unknown_outcome)
     }
 
-    /// At the first claim of a name: no client keeps a lock of this name in a single key, which has no queue. It would exclude no
-    /// client of Tenure, nor be excluded.
+    /// At the first claim of a name, checks that no client keeps a lock of this name in a single key, which has no
+    /// queue. Such a client would not exclude clients of Tenure, nor be excluded.
     async fn must_be_unmixed(&self, name: &LockName, patience: Duration) -> Result<(), BackendError> {
         if locked(&self.shared.unmixed).contains(name) {
             return Ok(());
@@ -702,7 +702,7 @@ impl Etcd {
         }
     }
 
-    /// Writes a key that is no place in the queue, and deletes it.
+    /// Raises the fence: writes a key that is not a place in the queue, and deletes it.
     async fn raise(&self, folder: &str, patience: Duration) -> Result<(), BackendError> {
         let marker = format!("{folder}!");
         let marker = marker.as_str();
@@ -712,7 +712,7 @@ impl Etcd {
     }
 }
 
-/// One grant on its way.
+/// The renewal of one grant, under way.
 struct OpenRenewal<'a> {
     grant: &'a Grant,
     /// The lease on which its key was last seen; `None` if this process has not seen it.
@@ -766,11 +766,11 @@ const BATCH: usize = 100;
 /// Leases that are kept alive at the same time.
 const AT_ONCE: usize = 128;
 
-/// Rounds for leases of which a change of the leader left us uncertain, or that were changed by hand.
+/// Rounds for leases that are uncertain after a change of the leader, or that were changed by hand.
 const RENEW_ROUNDS: usize = 3;
 
-/// How often a key is followed that goes to another lease meanwhile.
+/// How often a key is followed that moves to another lease.
 const RELEASE_ROUNDS: usize = 3;
 
-/// Names that are remembered as those of one layout; more, and all are forgotten.
+/// How many names are remembered as those of one layout; with more, all are forgotten.
 const UNMIXED_MAX: usize = 4096;

@@ -15,7 +15,7 @@ use tenure_client::{
 /// Why settings are refused.
 pub use tenure_client::url::UrlError as ConfigError;
 
-/// Where etcd is and how it is spoken to. A URL fills it, or a program does.
+/// Where etcd is and how to connect to it. A URL fills it, or a program does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Its members.
@@ -24,7 +24,7 @@ pub struct Config {
     pub tls: bool,
     /// The certificate of the authority that signed the members' certificates.
     pub ca: Option<PathBuf>,
-    /// Our own certificate, where members want to see one.
+    /// The client certificate, where members ask for one.
     pub cert: Option<PathBuf>,
     /// The key of the client certificate.
     pub key: Option<PathBuf>,
@@ -118,12 +118,12 @@ impl Config {
         self.identity().map(drop)
     }
 
-    /// Our certificate and its key.
+    /// The client certificate and its key.
     pub(crate) fn identity(&self) -> Result<Option<(&Path, &Path)>, ConfigError> {
         pair(("cert", self.cert.as_deref()), ("key", self.key.as_deref()))
     }
 
-    /// The URL that says the same. **It holds the password.**
+    /// The URL with the same settings. **It holds the password.**
     ///
     /// # Errors
     /// If the path of a file is not UTF-8.
@@ -134,7 +134,7 @@ impl Config {
         FORM.written(url, self, &Self::new(Vec::new()))
     }
 
-    /// For people: where it is, without a secret.
+    /// The members, for messages, without a secret.
     pub fn place_name(&self) -> String {
         listed(&self.members)
     }

@@ -11,7 +11,7 @@ use tenure_core::{
 
 use crate::members::Members;
 
-/// The findings of the members, of the cluster, and of a lock that is tried where locks can be taken now.
+/// The findings of the members, of the cluster, and of a trial lock if locks can be acquired now.
 pub(crate) async fn examine(store: &dyn Backend, members: &Members) -> Result<Vec<Finding>, BackendError> {
     let cluster = ClusterFacts::read(members).await?;
     let mut findings: Vec<Finding> =
@@ -35,9 +35,9 @@ pub(crate) async fn examine(store: &dyn Backend, members: &Members) -> Result<Ve
 #[derive(Default)]
 struct ClusterFacts {
     members: Vec<MemberFacts>,
-    /// None for a user who may not read them.
+    /// Empty if the user may not read them.
     alarms: BTreeSet<i32>,
-    /// How many members there are; `None` for a user who may not read that.
+    /// How many members there are; `None` if the user may not read that.
     size: Option<usize>,
     /// The revision of the store.
     revision: i64,
@@ -182,7 +182,7 @@ const OF_THE_CLUSTER: [Check<ClusterFacts>; 8] = [
     }),
 ];
 
-/// So many revisions are some MiB.
+/// This many revisions take some MiB.
 const MANY_REVISIONS: i64 = 10_000;
 /// Three quarters of etcd's default quota.
 const MUCH: i64 = 3 << 29;
@@ -198,7 +198,7 @@ fn revokes_as_old_leader(version: &str) -> bool {
     }
 }
 
-/// Tries a lock. Without a right to its name that is a finding.
+/// Tries a lock. A missing right to its name is a finding.
 async fn rights(store: &dyn Backend, members: &Members) -> Result<Option<Finding>, BackendError> {
     let trial = Trial::new(&*members.host, TRIED);
     match trial.run(store).await {
@@ -216,7 +216,7 @@ async fn rights(store: &dyn Backend, members: &Members) -> Result<Option<Finding
     }
 }
 
-/// etcd makes short leases longer: half as long again as an election takes, in whole seconds.
+/// etcd makes short leases longer: to 1½ times the length of an election, in whole seconds.
 async fn shortest_lease(members: &Members) -> Result<Option<Finding>, BackendError> {
     let (patience, id) = (members.config.response_timeout, members.fresh_id());
     let seconds = members.grant_lease(id, 1, patience).await?;

@@ -1,4 +1,4 @@
-//! The one place where the driver's errors become ours.
+//! The one place where the driver's errors become `BackendError`s.
 
 use std::{borrow::Cow, error::Error as _, path::Path, time::Duration};
 
@@ -25,7 +25,7 @@ pub(crate) enum MemberRetry {
     OtherConnection,
 }
 
-/// A request that failed, seen from outside.
+/// The error of a failed request, for its caller, and which member is asked again.
 pub(crate) fn asked(config: &Config, place: &str, error: Error) -> (MemberRetry, BackendError) {
     let (retry, kind, outcome, message) = judge(config, &error);
     // A password that was replaced ends the session of its user; a new connection has the new one.
@@ -139,7 +139,7 @@ type Classified<M> = (MemberRetry, ErrorKind, Outcome, M);
 /// The meaning of the server's messages. Except for those of unknown outcome, the server sends them before it
 /// proposes a change.
 const WORDS: &[(&str, MemberRetry, ErrorKind, Outcome, &str)] = &[
-    // What the driver had started died with the runtime that it was first used on: this was not even sent.
+    // The driver's tasks ended with the runtime on which it was first used: the request was not even sent.
     (
         "Service was not ready",
         MemberRetry::Same,
@@ -147,7 +147,8 @@ const WORDS: &[(&str, MemberRetry, ErrorKind, Outcome, &str)] = &[
         Outcome::NotApplied,
         "the connection to the etcd member is gone",
     ),
-    // The driver had not sent it when its connection ended: what TLS 1.3 refuses it learns after the handshake.
+    // The connection ended before the driver sent the request: with TLS 1.3, the driver receives a refusal after the
+    // handshake.
     (
         "operation was canceled",
         MemberRetry::Same,
@@ -206,8 +207,8 @@ const WORDS: &[(&str, MemberRetry, ErrorKind, Outcome, &str)] = &[
         Outcome::NotApplied,
         "the etcd member is a learner",
     ),
-    // Said before a request is proposed, and also after it was carried out: by the one that used up the
-    // space.
+    // The server sends this before a request is proposed, but also after it has carried out the request that used up
+    // the space.
     ("database space exceeded", MemberRetry::No, Unavailable, Outcome::Unknown, NO_SPACE),
     ("space exceeded", MemberRetry::No, Unavailable, Outcome::Unknown, NO_SPACE),
     (
@@ -260,7 +261,7 @@ const NOT_YOU: &str = "etcd refuses this user or password";
 const NO_AUTH: &str = "etcd has authentication turned off; leave user and password out of the URL";
 
 fn judge(config: &Config, error: &Error) -> Classified<Cow<'static, str>> {
-    // What a member answers has no source.
+    // An answer of a member has no source.
     if let Error::GRpcStatus(status) = error
         && let Some(fault) = status.source().and_then(TlsFault::of)
     {
@@ -284,7 +285,7 @@ fn judge_words(error: &Error) -> Classified<&'static str> {
             Outcome::NotApplied,
             "cannot reach the etcd member; check that it runs and that the URL is right",
         ),
-        // Said by our end of the connection: the member has carried it out.
+        // This client's end of the connection reports this: the member has carried out the request.
         Error::GRpcStatus(_) if message.contains("decoded message length too large") => {
             (MemberRetry::No, Invalid, Outcome::Unknown, TOO_MANY)
         }
@@ -303,7 +304,7 @@ fn judge_words(error: &Error) -> Classified<&'static str> {
     }
 }
 
-/// Whether some error in the chain is of this kind; the driver tells it by its words only.
+/// Whether some error in the chain is of this kind; only the driver's text shows it.
 fn speaks_of(error: &Error, what: &str) -> bool {
     let Error::GRpcStatus(status) = error else { return false };
     let mut next = status.source();

@@ -1,7 +1,7 @@
-//! `Members`: the requests that are said to etcd, one connection to each member, and which one is asked.
+//! `Members`: the requests to etcd, one connection to each member, and which member is asked.
 //!
-//! Fail-over is ours, for the driver has none (hazard 58). So each request may be carried out twice, and
-//! late: `backend` says why that does no harm.
+//! The failover is done here, because the driver has none (hazard 58). So each request may be carried out twice, and
+//! late: `backend` shows why that does no harm.
 
 use std::{
     fs,
@@ -40,7 +40,7 @@ pub(crate) struct Members {
     members: Vec<MemberChannel>,
     /// Which one is asked first: the one that answered last.
     current: Arc<watch::Sender<usize>>,
-    /// Any has answered.
+    /// A member has answered.
     is_known: AtomicBool,
 }
 
@@ -49,7 +49,7 @@ impl Members {
         Self::asking(config, host, watermark, Arc::new(watch::Sender::new(0)))
     }
 
-    /// The same members over connections of its own; it is asked first which these ask first.
+    /// The same members over separate connections. Both ask the same member first.
     pub(crate) fn beside(&self) -> Self {
         Self::asking(self.config.clone(), self.host.clone(), self.watermark.clone(), self.current.clone())
     }
@@ -94,7 +94,7 @@ impl Members {
         self.current.subscribe()
     }
 
-    /// Passes over a member that does not serve, unless another one was chosen meanwhile.
+    /// Passes over a member that does not serve, unless another one is the current one by now.
     pub(crate) fn pass_over(&self, index: usize) {
         let next = (index + 1) % self.len();
         self.current.send_if_modified(|current| {
@@ -111,8 +111,8 @@ impl Members {
         self.current.send_if_modified(|current| std::mem::replace(current, index) != index);
     }
 
-    /// How long a member may be silent before the next one is asked too, for a verb that the engine gives up
-    /// after a sixth of this ttl: all must get their chance in that time.
+    /// How long a member may be silent before the next one is asked too. The engine gives the verb up after a sixth
+    /// of this ttl: all members must get their chance in that time.
     pub(crate) fn patience(&self, ttl: Duration) -> Duration {
         let share = ttl / 6 / u32::try_from(self.len()).unwrap_or(u32::MAX).max(1);
         self.config.response_timeout.min(share.max(Duration::from_millis(50)))
@@ -125,7 +125,8 @@ impl Members {
         (i64::from_ne_bytes(bits) & i64::MAX).max(1)
     }
 
-    /// A lease of this id, which none has had before, through the quorum; for how many seconds from now.
+    /// Requests a lease of this id, which no lease has had before, through the quorum. Returns its length in seconds
+    /// from now.
     pub(crate) async fn grant_lease(
         &self,
         id: i64,
@@ -136,8 +137,8 @@ impl Members {
             let options = LeaseGrantOptions::new().with_id(id);
             match client.lease_grant(seconds, Some(options)).await {
                 Ok(granted) => Ok(granted.ttl()),
-                // OK because no other request has this id: it was granted to the same request, sent to
-                // another member before.
+                // OK because no other request has this id: another member has granted the lease to the same request
+                // before.
                 Err(error) if error::is_known_lease(&error) => Ok(seconds),
                 Err(error) => Err(error),
             }
@@ -145,10 +146,10 @@ impl Members {
         Ok(self.ask(patience, request).await?.value)
     }
 
-    /// Keeps a lease alive; `None` if there is no such lease. The leader does that alone: a caller that must
-    /// be certain compares the term with that of a linearizable read that came later.
+    /// Keeps a lease alive; `None` if there is no such lease. The leader does that alone: a caller that must be
+    /// certain compares the term with that of a later linearizable read.
     ///
-    /// It is kept alive twice, because the driver keeps what the first answer says to itself.
+    /// It is kept alive twice, because the driver does not pass on the first answer.
     pub(crate) async fn keep_alive(&self, id: i64, patience: Duration) -> Result<Option<Kept>, BackendError> {
         let request = async |mut client: Client| {
             let (mut keeper, mut stream) = match client.lease_keep_alive(id).await {
@@ -175,7 +176,7 @@ impl Members {
         Ok(self.ask(patience, request).await?.value)
     }
 
-    /// Ends a lease, and with it the keys that hang on it; false if there is none.
+    /// Ends a lease, and with it the keys that are on it; false if there is no such lease.
     pub(crate) async fn revoke(
         &self,
         id: i64,
@@ -198,9 +199,9 @@ impl Members {
         KeyQueue::read(folder, read.kvs(), header(read.header()).0)
     }
 
-    /// Writes the key on a lease, if it was not written since it was read, and reads the queue in the same
-    /// step: whether the key is on that lease now says whether it was written, by this request or its copy at
-    /// another member. `None` if there is no such lease.
+    /// Writes the key on a lease, if it was not written since it was read, and reads the queue in the same step. The
+    /// write was done, by this request or its copy at another member, if the key is on that lease now. `None` if
+    /// there is no such lease.
     pub(crate) async fn change(
         &self,
         change: &KeyChange<'_>,
@@ -251,9 +252,9 @@ impl Members {
         Ok(u64::try_from(left).ok().map(Duration::from_secs))
     }
 
-    /// Asks the current member; the next one too if it fails or is silent for `patience`; and so on. Each is
-    /// asked once, and again only while others are silent; the first answer counts. Asking twice must do no
-    /// harm: `backend` says why it does none.
+    /// Asks the current member; the next one too if it fails or is silent for `patience`; and so on. Each is asked
+    /// once, and again only while others are silent. The first answer counts. Asking twice must do no harm: `backend`
+    /// shows why it does none.
     ///
     /// # Errors
     /// The last refusal; of unknown outcome if any request may have been carried out (L9).
@@ -269,7 +270,7 @@ impl Members {
         F: Future<Output = Result<T, Error>>,
     {
         let mut round = AskRound::begin(self, patience);
-        // Requests that are with a member: who only connects has asked for nothing yet.
+        // Requests that a member may have. One that still connects has sent nothing yet.
         let sent = AtomicUsize::new(0);
         let mut pending = FuturesUnordered::new();
         let mut refused: Option<BackendError> = None;
@@ -290,7 +291,7 @@ impl Members {
                     Err(MemberRefusal { index, retry, error }) => {
                         round.has_answered(index);
                         let is_open = may_be_done || sent.load(Ordering::Relaxed) > 0;
-                        // One that may not after a second try is denied everywhere.
+                        // A user that is denied at the second try is denied at all members.
                         let is_denied = retry == MemberRetry::Same && error.kind() == ErrorKind::Denied;
                         if retry == MemberRetry::No || is_denied {
                             return Err(if is_open { error.of_unknown_outcome() } else { error });
@@ -317,7 +318,7 @@ impl Members {
         }
     }
 
-    /// Asks one member; twice if it says that it would do better then.
+    /// Asks one member; twice if its error shows that this may help.
     async fn ask_one<T, F>(
         &self,
         index: usize,
@@ -379,7 +380,7 @@ impl Members {
         channel.map(|channel| channel.client.clone()).map_err(|(_, error)| error)
     }
 
-    /// The next request makes a channel of its own.
+    /// Gives the channel up: the next request opens a new one.
     pub(crate) fn leave(&self, index: usize) {
         if let Some(channel) = self.members[index].channels.current() {
             channel.end.set();
@@ -390,14 +391,14 @@ impl Members {
 /// The answer of the first member that answered.
 pub(crate) struct MemberAnswer<T> {
     pub(crate) value: T,
-    /// It was asked for more than once: the effect may be an earlier request's.
+    /// It was sent more than once: the effect may be that of an earlier request.
     pub(crate) was_repeated: bool,
 }
 
 /// A lease that was kept alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kept {
-    /// How long it lasts from when it was asked for.
+    /// How long it lasts from when the request was sent.
     pub(crate) seconds: i64,
     /// The term of the member that was asked, from before it kept the lease alive or asked its leader to.
     pub(crate) term: u64,
@@ -421,7 +422,7 @@ fn in_order() -> GetOptions {
     GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend)
 }
 
-/// The queue stands in the last answer of the transaction.
+/// The queue is in the last answer of the transaction.
 fn queue_of(folder: &str, done: &TxnResponse) -> Result<KeyQueue, BackendError> {
     let (revision, _) = header(done.header());
     let answers = done.op_responses();
@@ -436,20 +437,21 @@ pub(crate) fn whole_seconds(ttl: Duration) -> i64 {
     i64::try_from(ttl.as_nanos().div_ceil(1_000_000_000)).unwrap_or(i64::MAX).max(1)
 }
 
-/// A member that did not do it.
+/// A member that did not carry out the request.
 struct MemberRefusal {
     index: usize,
     retry: MemberRetry,
     error: BackendError,
 }
 
-/// One request on its way from member to member. Dropped, it passes over those who were silent for too long.
+/// One request on its way from member to member. When dropped, it passes over the members that were silent for too
+/// long.
 struct AskRound<'a> {
     members: &'a Members,
     patience: Duration,
     first: usize,
     began: Moment,
-    /// Who was asked and has not answered, and since when.
+    /// The members that were asked and have not answered, and since when.
     silent: Vec<(usize, Moment)>,
     asked: usize,
 }
@@ -468,8 +470,8 @@ impl<'a> AskRound<'a> {
         if self.asked < self.members.len() { self.again() } else { None }
     }
 
-    /// The member to ask next after all were silent. A leader that died loses the requests it was given, and
-    /// the members that passed them on get no answer. So all are asked again, more slowly each time.
+    /// The member to ask next after all were silent. A leader that died loses its requests, and the members that
+    /// passed them on get no answer. So all are asked again, more slowly each time.
     fn again(&mut self) -> Option<usize> {
         if self.asked >= self.members.len() * ROUNDS {
             return None;
@@ -507,7 +509,7 @@ impl Drop for AskRound<'_> {
         let now = self.members.host.now();
         for (index, since) in &self.silent {
             if since.elapsed(now) >= self.patience {
-                // Whatever hangs, the next request does not hang with it.
+                // If this member hangs, the next request does not hang with it.
                 self.members.leave(*index);
                 self.members.pass_over(*index);
             }
@@ -528,8 +530,8 @@ impl Watermark {
     /// Judges an answer through the quorum to a request that was sent when this was known.
     ///
     /// # Errors
-    /// `Corrupt` if the cluster was put back to an earlier state, where tokens would repeat (L2), or is
-    /// another one, which does not know the holder (L1).
+    /// `Corrupt` if the cluster was restored to an earlier state, where tokens would repeat (L2), or is another one,
+    /// which does not know the holder (L1).
     fn judge(
         &self,
         before: Option<ClusterRevision>,
@@ -608,14 +610,14 @@ fn options(config: &Config) -> Result<ConnectOptions, BackendError> {
 fn tls_options(path: &Path, config: &Config) -> Result<TlsOptions, BackendError> {
     let (read, identity) =
         (|path| fs::read(path).map_err(|error| error::unreadable(path, error)), config.identity()?);
-    // The driver does not say which file is wrong.
+    // The driver does not report which file is wrong.
     tls::believing(Some(path), "ca", identity)?;
     let options = TlsOptions::new().ca_certificate(Certificate::from_pem(read(path)?));
     let Some((cert, key)) = identity else { return Ok(options) };
     Ok(options.identity(Identity::from_pem(read(cert)?, read(key)?)))
 }
 
-/// A login that is never answered delays no request: no request was sent.
+/// Gives up a login that is not answered in time, so that it delays no request. No request was sent.
 async fn in_time<T>(
     opening: impl Future<Output = Result<T, (MemberRetry, BackendError)>>,
     host: Arc<dyn Host>,
@@ -628,20 +630,20 @@ async fn in_time<T>(
     }
 }
 
-/// How long the last member that can be asked may take: by then a cluster has a new leader, or says that it
-/// has none.
+/// How long the last member that can be asked may take: by then a cluster has a new leader, or reports that it has
+/// none.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
-/// How long a member may be silent of which nothing has been heard yet: a program that has just been started
-/// need not wait for one that hangs while the others serve.
+/// How long a member may be silent before any member has answered: a program that has just been started need not wait
+/// for one that hangs while the others serve.
 const FIRST_PATIENCE: Duration = Duration::from_millis(100);
 
-/// How often all members are asked that are silent.
+/// How often all members are asked while they are silent.
 const ROUNDS: usize = 3;
 
-/// How many time-outs a login may take: etcd hashes a password slowly on purpose.
+/// How many timeouts a login may take: etcd hashes a password slowly on purpose.
 const LOGIN: u32 = 4;
 
-/// The driver pings a connection that long after the last word, and gives it up that long after. A member
-/// refuses to be pinged more often than every 5 s.
+/// The driver pings a connection this long after the last message, and gives it up this long after the ping. A member
+/// refuses pings more often than every 5 s.
 const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(3));

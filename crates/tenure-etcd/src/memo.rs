@@ -1,6 +1,6 @@
-//! Memos: leaving one, and one for display. Each is a key of its own, on a lease of its own.
+//! Memos: writing one, and reading one for display. Each is a separate key, on a separate lease.
 //!
-//! Not in the folder of the lock: `etcdctl lock` waits for every key there that is older than its own.
+//! Not in the folder of the lock: `etcdctl lock` waits for each key there that is older than its own.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::{
     queue::{KeyQueue, QueueKey, Value, folder},
 };
 
-/// Leaves a memo: in one transaction with a look at the owner's key, and only on top of the memo that was
-/// read, so that a copy of the request that comes late changes nothing.
+/// Writes a memo, in one transaction that also checks the owner's key. It replaces only the memo that was read, so
+/// that a late copy of the request changes nothing.
 pub(crate) async fn leave_memo(
     members: &Members,
     name: &LockName,
@@ -44,7 +44,7 @@ pub(crate) async fn leave_memo(
         };
         let value = serde_json::to_vec(&content).expect("BUG: a memo is always JSON");
         let written = put_memo(members, &key, (held, there), (&value, lease), patience).await;
-        // What was replaced, or was not needed, hangs on nothing any more; else it ends by itself.
+        // The lease that was replaced, or not needed, has no key any more; after an error the new one ends by itself.
         let left = match &written {
             Ok(true) => there.map(|there| there.lease),
             Ok(false) => Some(lease),
@@ -108,14 +108,14 @@ pub(crate) async fn memo_view(members: &Members, name: &LockName) -> Result<Opti
     Ok(left.map(view))
 }
 
-/// The owner's key, if it holds by it.
+/// The owner's key, if the owner holds with it.
 fn held(queue: &KeyQueue, owner: OwnerId) -> Option<&QueueKey> {
     let at = queue.find(owner).filter(|&at| at < queue.leading())?;
     let has_entered = |value: &Value| !value.waits;
     Some(&queue.places[at]).filter(|place| place.ours.as_ref().is_some_and(has_entered))
 }
 
-/// It begins as the lock does, so that the same rights hold for it; no name of a lock has this character.
+/// The key begins as those of the lock do, so that the same rights apply. No name of a lock has this character.
 fn key(prefix: &str, name: &LockName) -> String {
     format!("{prefix}{name}\u{1}memo")
 }
@@ -144,14 +144,14 @@ impl MemoRead {
         Self { modified: kv.mod_revision(), lease: kv.lease(), value: kv.value().to_vec() }
     }
 
-    /// `None` for what is no memo.
+    /// `None` if it is not a memo.
     fn content(&self) -> Option<MemoValue> {
         serde_json::from_slice(&self.value).ok()
     }
 }
 
-/// How often the memo may be written by others meanwhile.
+/// How often other clients may write the memo in between.
 const ROUNDS: usize = 3;
 
-/// What is left is rounded down.
+/// etcd rounds the time left down.
 const SECOND: Duration = Duration::from_secs(1);

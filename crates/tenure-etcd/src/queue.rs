@@ -64,21 +64,21 @@ pub(crate) struct QueueKey {
     pub(crate) created: i64,
     /// The modify revision, which a new write of the key must name.
     pub(crate) modified: i64,
-    /// The lease that the key hangs on.
+    /// The lease that the key is on.
     pub(crate) lease: i64,
     /// The value that tenure wrote; `None` for another client, which takes the lock exclusively.
     pub(crate) ours: Option<Value>,
 }
 
 impl QueueKey {
-    /// Reads a key; `None` if it is no place in a queue.
+    /// Reads a key; `None` if it is not a place in a queue.
     ///
-    /// A place of ours is named after its owner and hangs on the lease that it was written with. Any other
-    /// key counts if it hangs on the lease that it is named after, as the keys of etcd's own clients do.
+    /// A place of Tenure is named after its owner and is on the lease that it was written with. Any other key counts
+    /// if it is on the lease that it is named after, as the keys of etcd's own clients are.
     pub(crate) fn read(folder: &[u8], kv: &KeyValue) -> Option<Self> {
         let named = named(kv.key().strip_prefix(folder)?)?;
         let lease = kv.lease();
-        // A value of ours on another key or lease is a copy, and no more than any value.
+        // A value of Tenure on another key or lease is a copy, and counts as any other value.
         let ours = Value::read(kv.value())
             .filter(|value| number(value.owner) == named && value.lease == lease && lease != 0);
         let counts = ours.is_some() || u64::try_from(lease) == Ok(named);
@@ -101,21 +101,21 @@ pub(crate) fn token(created: i64) -> FencingToken {
     FencingToken::new(u64::try_from(created).unwrap_or_default())
 }
 
-/// The value of our keys.
+/// The value of Tenure's keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Value {
-    /// A version that writes something else says so here. It keeps the owner, and the name of the key.
+    /// A version that writes something else sets this. It keeps the owner, and the name of the key.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) format: u32,
     pub(crate) owner: OwnerId,
     pub(crate) mode: Mode,
     pub(crate) label: Label,
-    /// By the clock of its owner's machine, for people.
+    /// By the clock of the owner's machine, for display.
     pub(crate) since_ms: u64,
     pub(crate) ttl_ms: u64,
     /// The lease that it was written with.
     pub(crate) lease: i64,
-    /// It waits on the lease of a place, and does not hold before it has written this anew.
+    /// It waits on the lease of a place, and does not hold until it has written this anew.
     #[serde(default)]
     pub(crate) waits: bool,
 }
@@ -157,8 +157,8 @@ pub(crate) fn key(folder: &str, owner: OwnerId) -> Vec<u8> {
     format!("{folder}{:x}", number(owner)).into_bytes()
 }
 
-/// The number that the key of an owner is named after, as etcd's own clients name theirs after a lease: 63 of
-/// the owner's 128 random bits, folded. Any process that knows the owner finds the key.
+/// The number that the key of an owner is named after: 63 of the owner's 128 random bits, folded. The keys of etcd's
+/// own clients are named after a lease instead. Any process that knows the owner finds the key.
 pub(crate) fn number(owner: OwnerId) -> u64 {
     let hex = owner.hex();
     let half = |range: std::ops::Range<usize>| {
@@ -175,8 +175,8 @@ fn value_of(digit: u8) -> u8 {
     }
 }
 
-/// The number that a key is named after, given what stands behind the folder; `None` if it is no place in a
-/// queue: it belongs to a lock whose name goes on, or to other data.
+/// The number that a key is named after, given the part of the key after the folder. `None` if it is not a place in a
+/// queue: it belongs to a lock with a longer name, or to other data.
 fn named(rest: &[u8]) -> Option<u64> {
     let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     if rest.is_empty() || rest.len() > 16 || !rest.iter().all(is_hex) {

@@ -29,7 +29,8 @@ pub(crate) async fn look(members: &Members, name: &LockName) -> Result<LockView,
     Ok(view)
 }
 
-/// The lease of a key with exactly the name of the lock, which some clients use; `None` also if the user may not read it.
+/// The lease of a key with exactly the name of the lock, which some clients use. `None` if there is none, or if the
+/// user may not read it.
 pub(crate) async fn single_key(
     members: &Members,
     name: &LockName,
@@ -145,7 +146,7 @@ fn owner(place: &QueueKey) -> String {
     ours.map_or_else(|| format!("lease {:x}", place.lease), |value| value.owner.to_string())
 }
 
-/// The first key that does not begin so; `\0`, as etcd writes "no end", if all do.
+/// The first key after all that begin with `start`; `\0`, as etcd writes "no end", if there is none.
 fn end_of(start: &[u8]) -> Vec<u8> {
     let mut end = start.to_vec();
     while let Some(last) = end.pop() {

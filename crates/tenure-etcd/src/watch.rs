@@ -1,7 +1,7 @@
-//! Hints: the changes that owners wait for, and one stream of them per process, on a thread of its own.
+//! Hints: the changes that owners wait for, and one stream of them per process, on a separate thread.
 //!
-//! Every waiter relies on it, and a runtime of the program may end or rest: so neither the task that reads it nor
-//! its connection belongs to one. It is attached again by us when it breaks or its member is left.
+//! Every waiter relies on the stream, and a runtime of the program may end or rest. So neither the task that reads it
+//! nor its connection belongs to a runtime. The stream is attached again here when it breaks or its member is left.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,7 +22,7 @@ use crate::{
     queue::{KeyQueue, QueueKey},
 };
 
-/// Ends the stream with the last handle.
+/// Ends the stream when the last handle is dropped.
 pub(crate) struct Watching(pub(crate) Arc<ChangeWatcher>);
 
 impl Drop for Watching {
@@ -34,7 +34,7 @@ impl Drop for Watching {
 
 /// The changes that the owners of one process wait for. Only hints depend on it.
 pub(crate) struct ChangeWatcher {
-    /// Those that claims are sent to.
+    /// The members to which claims are sent.
     members: Arc<Members>,
     notifier: Notifier,
     wishes: Mutex<Wishes>,
@@ -46,7 +46,8 @@ impl ChangeWatcher {
         Arc::new(Self { members, notifier, wishes: Mutex::default(), changed: Notify::new() })
     }
 
-    /// From this revision on, notifies when what is awaited happens. One wish per owner: the last one.
+    /// Notifies the owner when the awaited change happens, from this revision on. Each owner has one wish: the last
+    /// one.
     pub(crate) fn listen(self: &Arc<Self>, owner: OwnerId, awaited: AwaitedChange, from: i64) {
         let now = self.members.host.now();
         let is_holder = awaited.audience == Audience::Holders;
@@ -66,7 +67,7 @@ impl ChangeWatcher {
         if !is_served {
             self.serve();
         } else if !is_looked_for {
-            // A holder's wish is found when an earlier one is due: not a wake-up per grant.
+            // The task finds a holder's wish when an earlier one is due: not every grant costs a wakeup.
             self.changed.notify_one();
         }
     }
@@ -90,7 +91,7 @@ impl ChangeWatcher {
         }
     }
 
-    /// Notifies of what has happened, and remembers where to go on.
+    /// Notifies the owner of what has happened, and remembers where to continue.
     fn on_response(self: &Arc<Self>, members: &Arc<Members>, response: &WatchResponse) {
         let mut wishes = locked(&self.wishes);
         let found = wishes.of.iter_mut().find(|(_, wish)| wish.id == response.watch_id());
@@ -117,11 +118,11 @@ impl ChangeWatcher {
         let is_deleted = matches!(wish.awaited.sight, WatchedKeys::Key(_))
             && response.events().iter().any(|event| event.event_type() == EventType::Delete);
         if is_over && response.compact_revision() > 0 {
-            // What was before that is gone: the owner that is notified now finds it out.
+            // Changes before that revision are gone: the owner that is notified now finds them by asking again.
             wishes.renew(owner, response.compact_revision());
             self.changed.notify_one();
         } else if is_over {
-            // Not allowed: an owner that asks again listens again.
+            // The watch is not allowed: an owner that asks again listens again.
             wishes.of.remove(&owner);
         } else if is_deleted {
             wishes.forget(owner);
@@ -132,7 +133,7 @@ impl ChangeWatcher {
         }
     }
 
-    /// The store has gone on since the queue was read: notifies if what is awaited happened before the watch
+    /// The store has changed since the queue was read: notifies if the awaited change happened before the watch
     /// began.
     async fn look_back(&self, members: &Members, owner: OwnerId, wish: Wish) {
         let WatchedKeys::Key(key) = &wish.awaited.sight else {
@@ -152,7 +153,7 @@ impl ChangeWatcher {
         }
     }
 
-    /// What is to be sent now, and when to look again at the latest.
+    /// The wishes to send now, the watches to cancel, and when to check again at the latest.
     fn due(&self) -> (Vec<Wish>, Vec<i64>, Option<Moment>) {
         let now = self.members.host.now();
         let mut wishes = locked(&self.wishes);
@@ -206,7 +207,7 @@ async fn send(sender: &mut WatchRequestSender, ready: Vec<Wish>, cancelled: Vec<
 /// The task that serves; when it ends, even by a panic, the next wish starts another one.
 struct Served {
     watcher: Arc<ChangeWatcher>,
-    /// Over connections of its own.
+    /// Over separate connections.
     members: Arc<Members>,
     has_retired: bool,
 }
@@ -307,8 +308,8 @@ impl Served {
         }
     }
 
-    /// False if it cannot be sent: a connection that has stalled takes no more, and must keep us neither from the end
-    /// nor from another member.
+    /// False if it cannot be sent. A connection that has stalled takes no more, and must keep the task neither from
+    /// the end nor from another member.
     async fn is_sent(
         &self,
         sending: impl Future<Output = Result<(), Error>>,
@@ -323,7 +324,7 @@ impl Served {
         }
     }
 
-    /// True if there is nothing to do, and no owner can have come meanwhile.
+    /// True if there is nothing to do, and no owner can be added before the task ends.
     fn retires(&mut self) -> bool {
         let mut wishes = locked(&self.watcher.wishes);
         self.has_retired = wishes.of.is_empty();
@@ -340,7 +341,7 @@ struct Wishes {
     next_id: i64,
     /// Watches in the stream that are not needed any more.
     cancelled: Vec<i64>,
-    /// When the task looks for what is due next, if it does.
+    /// When the task checks for wishes that are due, if it does.
     next_look: Option<Moment>,
     /// A task serves them.
     is_served: bool,
@@ -356,7 +357,7 @@ impl Wishes {
         }
     }
 
-    /// True if the stream has to be told.
+    /// True if the stream has a watch to cancel.
     fn forget(&mut self, owner: OwnerId) -> bool {
         let Some(wish) = self.of.remove(&owner) else { return false };
         if wish.is_sent {
@@ -378,9 +379,8 @@ struct Wish {
 }
 
 impl Wish {
-    /// A watch that begins in the past is served with a delay of up to 100 ms, for a member does it in
-    /// passing. So one that a waiter needs begins when the member gets it, and what was before is looked up.
-    /// A holder is not in such a hurry.
+    /// A member serves watches that begin in the past only from time to time, up to 100 ms late. So a waiter's watch
+    /// begins when the member receives it, and earlier changes are looked up. A holder is not in such a hurry.
     fn begins_now(&self) -> bool {
         self.awaited.audience == Audience::Waiters
     }
@@ -404,12 +404,12 @@ impl Wish {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AwaitedChange {
     sight: WatchedKeys,
-    /// New holders count, too; otherwise only keys that are deleted.
+    /// Entries of new holders count, too; otherwise only keys that are deleted.
     entries: bool,
     audience: Audience,
 }
 
-/// Many are watched as a whole, few each by itself.
+/// One key is watched by itself, several as a whole folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum WatchedKeys {
     /// One key.
@@ -419,13 +419,13 @@ enum WatchedKeys {
 }
 
 impl AwaitedChange {
-    /// What the waiter at this place of the queue waits for: that room is made, or, unless it is the first
-    /// one that waits, that the one before it moves. So one change of owner wakes the next one and no herd.
+    /// The change that the waiter at this place of the queue waits for. The first waiter waits for room; any other
+    /// waiter waits until the one before it moves. So one change of owner wakes one waiter and no herd.
     pub(crate) fn by(queue: &KeyQueue, at: usize) -> Option<Self> {
         let (holders, me) = (queue.holders(), queue.places.get(at)?);
         if at > holders.len() {
             let before = &queue.places[at - 1];
-            // Where both are shared, they may enter together: the entry of the one is the cue of the other.
+            // If both are shared, they may enter together: the entry of the first notifies the second.
             let entries = before.mode() != Mode::Exclusive && me.mode() != Mode::Exclusive;
             return Some(Self::of(WatchedKeys::Key(before.key.clone()), entries));
         }
@@ -468,13 +468,13 @@ const LINGER: Duration = Duration::from_secs(10);
 /// The largest number of listening owners of one process; more get no hints.
 const KEPT: usize = 1 << 16;
 
-/// A holder hears of a break, but one that leaves sooner than this need not listen.
+/// A holder is notified of a break, but one that leaves sooner than this need not listen.
 const HOLDERS_LISTEN_AFTER: Duration = Duration::from_millis(100);
 
 /// Pause after a stream that could not be attached anywhere.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The same after several in a row: a login that is refused takes the server a tenth of a second, since it hashes the
-/// password slowly on purpose, and the logins of requests go first.
+/// The same after several failures in a row. A login that is refused takes the server a tenth of a second, because it
+/// hashes the password slowly on purpose. The logins of requests go first.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -531,8 +531,8 @@ mod tests {
         assert_eq!(sight(&[slots, slots, slots], 2), ("l/ 2".into(), false));
     }
 
-    /// Over a connection that had stalled, some hundred watches could not be sent: the thread waited for ever, and heard neither
-    /// the end of its handle nor that another member was asked.
+    /// On a stalled connection, some hundred watches cannot be sent. The thread must not wait indefinitely: it must
+    /// notice the end of its handle, and that another member is asked.
     #[tokio::test]
     async fn what_cannot_be_sent_is_waited_for_no_longer_than_an_answer() {
         let config = Arc::new(Config::from_url("etcd://a,b/?response_timeout=1s").unwrap());

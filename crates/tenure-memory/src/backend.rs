@@ -43,7 +43,7 @@ impl Memory {
         Self { rules, ..self }
     }
 
-    /// The same for a verb that may refuse; then only expired entries were removed.
+    /// Runs a verb that may refuse. A verb that refuses has removed only expired entries.
     fn attempt<A>(
         &self,
         name: &LockName,
@@ -56,7 +56,7 @@ impl Memory {
         answer.map_err(refused)
     }
 
-    /// Runs one verb as one atomic step, then wakes.
+    /// Runs one verb as one atomic step, then notifies.
     fn step<A>(&self, name: &LockName, verb: impl FnOnce(&mut Ledger, Moment, &Rules) -> Change<A>) -> A {
         let now = self.host.now();
         let change = {
@@ -80,7 +80,7 @@ impl Memory {
         change.answer
     }
 
-    /// Forgets free locks whose memo is over. All locks are looked at: there are as many as a process has.
+    /// Forgets free locks whose memo has expired. It checks all locks, which are no more than one process has.
     fn forget_old_memos(&self) {
         let now = self.host.now();
         let mut world = locked(&self.world);
@@ -192,7 +192,7 @@ impl Backend for Memory {
 #[async_trait]
 impl QuorumNode for Memory {
     async fn identity(&self) -> Result<String, BackendError> {
-        // Where it is: two worlds of one process are two, and no other process has either.
+        // OK because two worlds of one process have different addresses, and no other process has either.
         Ok(format!("{:p}", Arc::as_ptr(&self.world)))
     }
 
@@ -215,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    /// L8, L2: a free lock with a memo is kept while the memo is, and its fence for ever.
+    /// L8, L2: a free lock with a memo is kept until the memo expires. Its fence is kept indefinitely.
     #[tokio::test(start_paused = true)]
     async fn locks_with_memos_that_are_over_are_forgotten() {
         let store = Memory::new(PausedHost::new(1));

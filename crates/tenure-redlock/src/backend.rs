@@ -1,5 +1,5 @@
-//! `Redlock`: the verbs by quorum. A claim, a renewal, a release and a memo run in a task of their own, which
-//! answers the caller as soon as the nodes have decided, and goes on with those that are slower.
+//! `Redlock`: the verbs by quorum. A claim, a renewal, a release and a memo each run in a separate task. It answers
+//! the caller as soon as the nodes have decided, and continues with the slower nodes.
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ pub struct Redlock<N> {
 }
 
 impl<N: QuorumNode> Redlock<N> {
-    /// On these nodes, each with a name for people. All clients must have the same ones.
+    /// On these nodes, each with a name for display. All clients must have the same nodes.
     ///
     /// # Errors
     /// [`QuorumError`] for fewer than three, an even number, or one that is listed twice.
@@ -41,8 +41,8 @@ impl<N: QuorumNode> Redlock<N> {
         Ok(Self { quorum })
     }
 
-    /// Tries the slots of a semaphore, beginning with any, for as long as there is time; waits at the last
-    /// one, and goes on behind it when it asks again.
+    /// Tries the slots of a semaphore, beginning with any, as long as there is time. It waits at the last one, and
+    /// continues after that one when it asks again.
     async fn claim_slot(&self, claim: &Claim, slots: NonZeroU32) -> Result<ClaimAnswer, BackendError> {
         let (quorum, memory) = (&self.quorum, &self.quorum.memory);
         let mut bits = [0; 4];
@@ -53,7 +53,7 @@ impl<N: QuorumNode> Redlock<N> {
         let (mut soonest, mut is_split) = (None::<Duration>, false);
         for asked in 1..=slots.get() {
             let is_last = asked == slots.get() || over.is_over(quorum.host.now());
-            // No slot was granted so far. Its release may have come by now, and knows of those that were
+            // No slot was granted so far. The owner's release may have arrived by now, and covers the slots that were
             // asked before.
             if let Err(gone) = claim.asker.must_be_there() {
                 self.leave_place(claim, search, None);
@@ -61,9 +61,9 @@ impl<N: QuorumNode> Redlock<N> {
                 return Err(if asked == 1 { gone } else { gone.of_unknown_outcome() });
             }
             let number = search.step();
-            // Before anything is sent: dropped half way, it must be released there too.
+            // Before anything is sent: if this future is dropped half way, the owner must be released there too.
             memory.set_search(&key, search);
-            // What is released at one slot must not be asked for again by this owner, wherever it waits.
+            // This owner must not claim a slot again at which it was released, wherever it waits.
             let wait = if is_last && !is_split { claim.wait } else { WaitMode::No };
             let one =
                 Claim { name: slot(&claim.name, number)?, wait, mode: Mode::Exclusive, ..claim.clone() };
@@ -107,7 +107,7 @@ impl<N: QuorumNode> Redlock<N> {
         }
     }
 
-    /// The answers of a quorum to a question that changes nothing.
+    /// The answers of a quorum to a request that changes nothing.
     async fn question<A, F>(
         &self,
         timeout: Duration,
@@ -136,9 +136,9 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         promises.order = Order::Any;
         promises.absent = Absent::Passed;
         promises.minting = Minting::Entry;
-        // After a split vote the next try needs a new one (H3.4).
+        // After a split vote the next attempt needs a new owner (H3.4).
         promises.chosen_owner = false;
-        // The others go on.
+        // The other nodes continue.
         promises.fail_over = Some(Restart::Survives);
         promises.reach = "all clients of the nodes";
         promises
@@ -191,7 +191,7 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         let releases = names?.into_iter().map(|name| release(&self.quorum, (owner, name)));
         let answers: Result<Vec<_>, _> = join_all(releases).await.into_iter().collect();
         let held = answers?.contains(&Released::Released);
-        // Only now: tried again, it must reach all slots again.
+        // Only now: a release that is tried again must reach all slots again.
         self.quorum.memory.end_search(&key);
         Ok(if held { Released::Released } else { Released::WasGone })
     }
@@ -269,7 +269,7 @@ impl<N: QuorumNode> Backend for Redlock<N> {
                     "bring it back: every node that is down is one failure less that the quorum survives",
                 )),
             }
-            // Not known before it has been asked once; errors are findings already.
+            // The identity is not known before the node was asked once. Errors are findings already.
             let _ = member.within(&*self.quorum.host, QUESTION, member.identify()).await;
         }
         findings.extend(self.quorum.duplicate_server().map(|duplicate| {
@@ -329,16 +329,16 @@ impl<N: QuorumNode> ClaimTask<N> {
         in_flight: InFlightClaim,
         reply: FirstReply<ClaimAnswer>,
     ) -> Self {
-        // Woken but never made holder: a lock that is handed on by one node is handed on by one node only
-        // (S3.3 g).
+        // Nodes notify the waiter but never make it the holder: a lock that one node hands on is handed on by one
+        // node only (S3.3 g).
         if claim.wait == WaitMode::Turn {
             claim.wait = WaitMode::Wake;
         }
-        // A node that does not ask says nothing of itself.
+        // A node that skips its request because the caller has left would report nothing about itself.
         claim.asker = Asker::default();
         let nodes = quorum.members.len();
         let silent: Nodes = (0..nodes).filter(|&node| quorum.members[node].is_silent()).collect();
-        // With fewer than a quorum there is nothing to lose by asking.
+        // With fewer than a quorum of other nodes, there is nothing to lose by asking.
         let silent = if nodes - silent.len() >= quorum.size() { silent } else { Nodes::default() };
         let ballot = Ballot::new(nodes, silent, quorum.memory.held(&claim.name));
         let (began, timeout) = (quorum.host.now(), node_timeout(claim.ttl));
@@ -347,7 +347,7 @@ impl<N: QuorumNode> ClaimTask<N> {
 
     async fn run(mut self) {
         let quorum = self.quorum.clone();
-        // Those that are asked first have one timer; most ballots ask for nothing else.
+        // The first requests share one timer; most ballots send no others.
         let (mut votes, mut under_way) = (quorum.round(self.timeout), FuturesUnordered::new());
         for request in self.requests() {
             match request {
@@ -408,7 +408,7 @@ impl<N: QuorumNode> ClaimTask<N> {
         }
     }
 
-    /// Once, when it is decided.
+    /// The answer, once, when it is decided.
     fn answer(&mut self) -> Option<NodeClaim> {
         if self.reply.is_sent() || *self.ballot.outcome() == BallotOutcome::Open {
             return None;
@@ -441,7 +441,7 @@ impl<N: QuorumNode> ClaimTask<N> {
             BallotOutcome::Released => {
                 let held = self.ballot.held_elsewhere();
                 let retry_after = match held {
-                    // Asked again, only those who refuse are, and a place is kept there.
+                    // The next claim asks only the nodes that refuse, and keeps a place there.
                     Some(_) => Duration::from_millis(1),
                     None => self.pause(),
                 };
@@ -451,7 +451,7 @@ impl<N: QuorumNode> ClaimTask<N> {
         }))
     }
 
-    /// A random part of a round, doubled with every split vote in a row: the one that is alone then gets a
+    /// A random part of a round, doubled with every split vote in a row: a client that is alone for a while gets a
     /// quorum (S3.3 f).
     fn pause(&self) -> Duration {
         let round = self.began.elapsed(self.quorum.host.now()).max(Duration::from_millis(1));
@@ -463,7 +463,7 @@ impl<N: QuorumNode> ClaimTask<N> {
     }
 }
 
-/// What a node says to a claim, and which one it is.
+/// The answer of a node to a claim, with the number of the node.
 async fn vote<N: QuorumNode>(quorum: Arc<Quorum<N>>, claim: Arc<Claim>, node: usize) -> (usize, NodeClaim) {
     let member = &quorum.members[node];
     let answer = async {
@@ -493,7 +493,7 @@ async fn renew_everywhere<N: QuorumNode>(
         async move {
             let answers = node.renew(&grants).await;
             match answers.first() {
-                // All of them: the node did not answer.
+                // All are errors: the node did not answer.
                 Some(Err(error)) if answers.iter().all(Result::is_err) => Err(error.clone()),
                 _ => Ok(answers),
             }
@@ -523,11 +523,11 @@ struct RenewalVotes {
     all: usize,
     renewed: usize,
     gone: usize,
-    /// In the answer of a node that is too short.
+    /// The answer of a node is too short for it.
     missing: usize,
-    /// By nodes that renew nothing.
+    /// Errors of nodes that renew nothing.
     failed: Vec<BackendError>,
-    /// By nodes that renew others: the lease is too long there.
+    /// Errors of nodes that renew other leases: this lease is too long there.
     refused: Vec<BackendError>,
 }
 
@@ -561,10 +561,10 @@ impl RenewalVotes {
     }
 }
 
-/// The answers of one node, a lease each.
+/// The answers of one node, one for each lease.
 type NodeRenewals = Vec<Result<Renewal, BackendError>>;
 
-/// Starts to release an owner at all nodes. It is spent immediately, before a claim of it can begin again.
+/// Starts to release an owner at all nodes. The owner is spent immediately, before a claim of it can begin again.
 fn release<N: QuorumNode>(
     quorum: &Arc<Quorum<N>>,
     key: OwnerAtLock,
@@ -574,8 +574,8 @@ fn release<N: QuorumNode>(
     quorum.detached(|reply| release_everywhere(quorum_there, key, unanswered, reply))
 }
 
-/// Releases an owner at all nodes. Answers as soon as it is known whether a quorum of them held for it, and
-/// goes on with those that did not answer.
+/// Releases an owner at all nodes. Answers as soon as it is known whether a quorum of them held for it, and continues
+/// with the nodes that did not answer.
 async fn release_everywhere<N: QuorumNode>(
     quorum: Arc<Quorum<N>>,
     key: OwnerAtLock,
@@ -615,7 +615,7 @@ async fn release_everywhere<N: QuorumNode>(
     }
 }
 
-/// Releases an owner at one node, behind its claim: see [`QuorumMemory`].
+/// Releases an owner at one node, after its claim: see [`QuorumMemory`].
 async fn release_at<N: QuorumNode>(
     quorum: &Quorum<N>,
     node: usize,
@@ -634,8 +634,8 @@ async fn release_at<N: QuorumNode>(
     (node, quorum.members[node].node.release(&key.1, key.0).await)
 }
 
-/// Writes a memo on all nodes. Tells as soon as a majority has, or cannot any more, and goes on with the
-/// others.
+/// Writes a memo on all nodes. Answers as soon as a majority has written it, or cannot any more, and continues with
+/// the others.
 async fn note_everywhere<N: QuorumNode>(
     quorum: Arc<Quorum<N>>,
     name: LockName,
@@ -667,18 +667,17 @@ async fn note_everywhere<N: QuorumNode>(
 const QUESTION: Duration = Duration::from_secs(2);
 /// The timeout of a node that lists its locks: 50 s, which is less than the caller's own.
 const WALK: Duration = Duration::from_secs(50);
-/// A pause after slots that were got in part: 20 ms, some rounds.
+/// The pause after partial grants of slots: 20 ms, some rounds.
 const SLOTS_PAUSE: Duration = Duration::from_millis(20);
-/// A pause after a split vote is no longer than this: 500 ms.
+/// The longest pause after a split vote: 500 ms.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// Powers of two of a round, by which pauses grow while votes are split.
+/// The largest power of two by which pauses grow while votes are split.
 const SPLITS_MAX: u32 = 6;
 /// How long a node may take for a release: 500 ms.
 const RELEASE: Duration = Duration::from_millis(500);
-/// How long a release waits at a node for the answer to the claim: 250 ms, so that it has as much time
-/// itself.
+/// How long a release waits at a node for the answer to the claim: 250 ms, so that the release has as much time.
 const ANSWER: Duration = Duration::from_millis(250);
-/// How long a node may take to write one: 500 ms.
+/// How long a node may take to write a memo: 500 ms.
 const NOTE: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
@@ -689,8 +688,8 @@ mod tests {
         BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, "too long")
     }
 
-    /// One lease is longer than two of three nodes allow. Neither it nor the one beside it waits for the third, and it
-    /// is told why.
+    /// One lease is longer than two of three nodes allow. Neither this lease nor the one next to it waits for the
+    /// third node, and its error has the reason.
     #[test]
     fn a_lease_that_is_too_long_is_refused_and_the_one_beside_it_renewed() {
         let node = || Some(Ok(vec![Err(refusal()), Ok(Renewal::Renewed)]));

@@ -14,7 +14,7 @@ pub(crate) struct Ballot {
     /// Asked and not answered.
     unanswered: Nodes,
     raising: Vec<u64>,
-    /// Something of ours may be there although the vote does not say so.
+    /// Nodes that may have something of this claim although the vote does not show it.
     may_be_there: Nodes,
     errors: Vec<Option<BackendError>>,
     holders: BTreeMap<String, Nodes>,
@@ -74,7 +74,7 @@ impl Ballot {
         self.unanswered
     }
 
-    /// A node has answered, or may have done something all the same.
+    /// A node has answered, or may have done something anyway.
     pub(crate) fn has_reached_any(&self) -> bool {
         self.has_left_something() || self.nodes().any(|node| self.votes.has_refused(node))
     }
@@ -132,7 +132,7 @@ impl Ballot {
                     self.raise(to, nodes, &mut requests);
                 }
                 VoteResult::Granted(tokens) => self.outcome = BallotOutcome::Kept(tokens),
-                // The last answer says whether something is to be released, or places can be kept.
+                // The last answer shows whether something must be released, or places can be kept.
                 VoteResult::Refused if !self.unanswered.is_empty() => {}
                 VoteResult::Refused if self.has_left_something() => self.outcome = BallotOutcome::Released,
                 VoteResult::Refused => self.outcome = BallotOutcome::Refused,
@@ -140,7 +140,8 @@ impl Ballot {
             }
         }
         if let BallotOutcome::Kept(tokens) = self.outcome {
-            // Late grants are ours as well; raised, all nodes count alike and the next claim needs one round.
+            // Late grants belong to this claim too. Once raised, all nodes count alike and the next claim needs one
+            // round.
             let behind = self.votes.granted().filter(|&node| self.votes.count_of(node) < Some(tokens.end));
             let behind = behind.collect();
             self.raise(tokens.end, behind, &mut requests);
@@ -197,13 +198,13 @@ pub(crate) enum NodeAnswer {
 pub(crate) enum BallotOutcome {
     /// Not yet.
     Open,
-    /// The lock is ours with these tokens.
+    /// This claim holds the lock with these tokens.
     Kept(Tokens),
-    /// Another owner holds the lock; ours has only places in queues.
+    /// Another owner holds the lock; this claim has only places in queues.
     Refused,
-    /// A split vote: some nodes granted, but no quorum; or the owner was released meanwhile. It is to be
-    /// released at all nodes, also at those that refused, where a place is left, and at those that were not
-    /// asked now, but perhaps for an earlier claim.
+    /// A split vote: some nodes granted, but no quorum; or the owner was released during the ballot. It must be
+    /// released at all nodes. Those that refused have a place of it, and an earlier claim may have asked those that
+    /// were not asked now.
     Released,
     /// Too many nodes failed. Grants stay: the same owner may claim again, and must release.
     Failed,
@@ -212,14 +213,14 @@ pub(crate) enum BallotOutcome {
 /// The votes on one claim, one per node; the first of a node counts (hazard 48).
 ///
 /// # Why a quorum of these tokens is larger than every earlier one (S3.3)
-/// Every earlier grant ended on a token T that a quorum of nodes counted up to, by minting or by a raise that
-/// was refused to every owner but the holder. Of two quorums one node is in both, and it minted for us after
-/// T; ours is no smaller than what any counted node minted for us. A block is as long as the shortest that
-/// one of them granted: its first token lies above what each of them had before.
+/// Every earlier grant ended on a token T. A quorum of nodes counted up to T, by minting or by a raise, which a node
+/// refuses to every owner but its holder. Two quorums share a node, and that node minted for this claim after T. The
+/// token of this claim is no smaller than what any counted node minted for it. A block is as long as the shortest
+/// that one of them granted: its first token lies above what each of them had before.
 #[derive(Clone, Debug)]
 pub(crate) struct VoteCount {
     votes: Vec<Option<Vote>>,
-    /// Counts up to there: by its own mint, or since it was raised.
+    /// Up to where each node counts: by its own mint, or because it was raised.
     counts: Vec<u64>,
 }
 
@@ -228,13 +229,13 @@ impl VoteCount {
         Self { votes: vec![None; nodes], counts: vec![0; nodes] }
     }
 
-    /// A majority of all nodes there are, whether they answer or not (H3.5).
+    /// A majority of all nodes, whether they answer or not (H3.5).
     fn quorum(&self) -> usize {
         quorum_of(self.votes.len())
     }
 
-    /// Counts the first vote of a node; a later one of the same node counts for nothing. A node that counts
-    /// beyond what can be counted has failed: the others would be raised to where none can count on (L2).
+    /// Counts the first vote of a node; a later one of the same node does not count. A node that counts beyond the
+    /// largest token has failed: the others would be raised to where none can count on (L2).
     fn vote(&mut self, node: usize, vote: Vote) {
         if self.votes[node].is_some() {
             return;
@@ -252,7 +253,7 @@ impl VoteCount {
         }
     }
 
-    /// The node does not hold for us any more: it was raised in vain.
+    /// The node does not hold for this claim any more: its raise failed.
     fn lost(&mut self, node: usize) {
         self.votes[node] = Some(Vote::Failed);
         self.counts[node] = 0;
@@ -298,9 +299,9 @@ impl VoteCount {
         }
     }
 
-    /// The largest token that any of them minted is ours, if a quorum of them counts up to it: no node that
-    /// counts minted a larger one for us, else another attempt may have been granted what lies between
-    /// (H3.3).
+    /// The largest token that any of them minted is that of this claim, if a quorum of them counts up to it. No node
+    /// that counts has minted a larger one for this claim. Otherwise another attempt may have been granted what lies
+    /// between (H3.3).
     fn of_quorum(&self, granted: &[usize], quorum: usize) -> VoteResult {
         let end = granted.iter().filter_map(|&node| self.minted(node)).max().unwrap_or(0);
         let block = granted.iter().filter_map(|&node| self.block_of(node)).min().unwrap_or(1);
@@ -313,7 +314,7 @@ impl VoteCount {
         }
     }
 
-    /// The last token that it minted for us.
+    /// The last token that it minted for this claim.
     fn minted(&self, node: usize) -> Option<u64> {
         match self.votes[node] {
             Some(Vote::Granted { first, block }) => Some(end_of(first, block)),
@@ -366,7 +367,7 @@ enum VoteResult {
     Raise { to: u64, nodes: Vec<usize> },
     /// No quorum can be had any more.
     Refused,
-    /// So many nodes failed that none could be had even if all others had granted.
+    /// So many nodes failed that there could be no quorum even if all others had granted.
     Failed,
 }
 
@@ -392,7 +393,7 @@ pub(crate) fn quorum_of(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// A set of them. Every claim makes several and asks often: it is one word.
+/// A set of nodes. Every claim makes several and reads them often, so it is one machine word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Nodes(u64);
 
@@ -442,7 +443,7 @@ impl FromIterator<usize> for Nodes {
     }
 }
 
-/// As many as a quorum may have.
+/// The largest number of nodes that a quorum may have.
 pub(crate) const MOST: usize = 63;
 
 #[cfg(test)]
@@ -471,8 +472,7 @@ mod tests {
         ]
     }
 
-    /// What arrives, in order: a vote of a node, that it was raised to so much, or that it was raised in
-    /// vain.
+    /// What arrives, in order: a vote of a node, that it was raised to so much, or that its raise failed.
     #[derive(Clone, Debug)]
     enum Arrival {
         Vote(usize, Vote),
@@ -526,8 +526,7 @@ mod tests {
             }
         }
 
-        /// A vote that comes twice, or a second vote of a node, counts for nothing; neither does the order of
-        /// refusals.
+        /// A vote that comes twice, or a second vote of a node, does not count; neither does the order of refusals.
         #[test]
         fn the_first_vote_of_a_node_counts((nodes, arrivals) in arrivals(), again in any::<prop::sample::Index>()) {
             let (mut once, mut twice) = (VoteCount::new(nodes), VoteCount::new(nodes));
@@ -540,7 +539,7 @@ mod tests {
             }
         }
 
-        /// Nobody is told that it cannot be had while it still can, and a quorum that cannot be had stays so.
+        /// No claim is refused while it can still get a quorum, and one that cannot get a quorum never can again.
         #[test]
         fn a_refusal_is_final_and_never_early(votes in prop::collection::vec(any_vote(), 5)) {
             let mut count = VoteCount::new(5);
@@ -557,8 +556,8 @@ mod tests {
             prop_assert_eq!(count.result() == VoteResult::Failed, failed > 2);
         }
 
-        /// L2 by S3.3: attempts one after another, each of which reaches only some nodes, in any order, whose
-        /// raises may be lost; the tokens of those that complete grow, block by block.
+        /// L2 by S3.3: attempts run one after another. Each reaches only some nodes, in any order, and its raises may
+        /// be lost. The tokens of those that complete grow, block by block.
         #[test]
         fn the_tokens_of_completed_attempts_grow(
             nodes in prop_oneof![Just(3usize), Just(5)],
@@ -594,8 +593,8 @@ mod tests {
         }
     }
 
-    /// S3.3, H3.3; mutant `no_second_round`: where nodes count differently, those behind are raised before
-    /// anybody enters.
+    /// S3.3, H3.3; mutant `no_second_round`: where nodes count differently, those behind are raised before the claim
+    /// is granted.
     #[test]
     fn nodes_that_are_behind_are_raised_first() {
         let mut count = VoteCount::new(3);
@@ -607,9 +606,9 @@ mod tests {
         assert_eq!(count.result(), VoteResult::Granted(Tokens { end: 7, block: 1 }));
     }
 
-    /// H3.3: a late grant with a larger token is no acknowledgement of a smaller one. In between another
-    /// attempt may have been granted it: that one took node 1 from us, was raised there, and had node 2
-    /// before us.
+    /// H3.3: a late grant with a larger token does not acknowledge a smaller one. In between, another attempt may
+    /// have been granted the smaller one: it took node 1 from this claim, was raised there, and had node 2 before
+    /// this claim.
     #[test]
     fn nobody_who_counts_minted_a_larger_token() {
         let mut count = VoteCount::new(3);
@@ -634,7 +633,7 @@ mod tests {
         assert_eq!((tokens.first().get(), tokens.end, tokens.block), (4, 5, 2));
     }
 
-    /// H3.3: a node that was raised in vain holds for somebody else and is out.
+    /// H3.3: a node whose raise failed holds for another owner and does not count.
     #[test]
     fn a_node_that_lost_us_does_not_count() {
         let mut count = VoteCount::new(3);

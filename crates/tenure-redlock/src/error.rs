@@ -34,26 +34,25 @@ pub(crate) fn not_adopted(all: usize, errors: &[BackendError]) -> BackendError {
         "{failed} of {all} nodes have not adopted the settings, the others may have: {}; try again when they answer",
         what.join("; ")
     );
-    // As below: what does not mend itself is worth telling.
+    // As below: an error that does not mend itself is worth reporting.
     let permanent = errors.iter().find(|error| !error.kind().is_transient()).or_else(|| errors.first());
     let kind = permanent.map_or(ErrorKind::Unavailable, BackendError::kind);
     BackendError::new(kind, Outcome::Unknown, message)
 }
 
-/// So many of `all` nodes failed that the others are no quorum. `is_untouched`: those have changed nothing
-/// (L9).
+/// So many of `all` nodes failed that the others are no quorum. `is_untouched`: the others have changed nothing (L9).
 pub(crate) fn too_few(all: usize, is_untouched: bool, errors: &[BackendError]) -> BackendError {
     let (failed, size) = (errors.len(), quorum_of(all));
     let is_untouched = is_untouched && errors.iter().all(|error| error.outcome() == Outcome::NotApplied);
     let outcome = if is_untouched { Outcome::NotApplied } else { Outcome::Unknown };
-    // Settings and rights do not mend themselves: one node that says so is worth telling.
+    // Settings and rights do not mend themselves: one node with such an error is worth reporting.
     let permanent = errors.iter().find(|error| !error.kind().is_transient());
     let kind = permanent.map_or(ErrorKind::Unavailable, BackendError::kind);
     let what: Vec<String> = errors.iter().map(ToString::to_string).collect();
     let message =
         format!("{failed} of {all} nodes cannot serve, and a quorum needs {size}: {}", what.join("; "));
     let error = BackendError::new(kind, outcome, message);
-    // So many of them must serve again, and some say when.
+    // This many of them must serve again, and some report when.
     let missing = (size + failed).saturating_sub(all);
     let mut waits: Vec<Duration> = errors.iter().filter_map(BackendError::retry_hint).collect();
     waits.sort_unstable();
@@ -83,7 +82,7 @@ mod tests {
         );
     }
 
-    /// A node that is down does not say when it comes back; without it the others may not suffice.
+    /// A node that is down does not report when it comes back; without it the others may not suffice.
     #[test]
     fn it_says_nothing_where_that_is_not_known() {
         let down = || silent(Duration::from_secs(1));

@@ -1,16 +1,15 @@
-//! `QuorumMemory`: what this process knows of its owners: which nodes have not answered their claims, which
-//! owners must not be used again (spent owners), and where they have asked for a slot; and hints that save
-//! round trips. Shared by all handles.
+//! `QuorumMemory`: what this process knows of its owners: which nodes have not answered their claims, which owners
+//! must not be used again (spent owners), and where they have asked for a slot. It also has hints that save round
+//! trips. All handles share it.
 //!
 //! # A release that must not come before a claim (L8)
-//! A claim is decided by a majority, and released perhaps before the last node has answered it. On that node
-//! the release could come first, and free nothing. So the node is *in flight* until its answer is read, or is
-//! awaited no more: it is entered before the request is sent, only the task that reads the answers removes
-//! it, and a caller that is dropped changes nothing. A release waits at such a node for that, for 250 ms at
-//! most, in case the runtime of that task stands still. Then the release is sent, and the task repeats it
-//! when the node has answered the claim.
+//! A majority decides a claim, and the claim may be released before the last node has answered it. On that node the
+//! release could come first, and free nothing. So the node is *in flight* until its answer is read, or is not awaited
+//! any more. It is entered before the request is sent, and only the task that reads the answers removes it. A caller
+//! that is dropped changes nothing. At such a node a release waits for that, for 250 ms at most, in case the runtime
+//! of that task stands still. Then the release is sent, and the task repeats it when the node has answered the claim.
 //!
-//! That a claim whose caller was dropped is released at all is what the engine does, for every store.
+//! If the caller of a claim was dropped, it is the engine that releases the claim, for every store.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,19 +25,19 @@ use tokio::sync::{Notify, watch};
 
 use crate::ballot::Nodes;
 
-/// How many spent owners are remembered: those of some seconds, if thousands are released in each. An owner
-/// that comes back later may lose a node that hung all the time and has its release pending; the engine never
-/// comes back.
+/// How many spent owners are remembered: those of some seconds, if thousands are released in each. An owner that is
+/// used again later may lose a node that hung all the time and has its release pending. The engine never uses an
+/// owner again.
 const SPENT_MAX: usize = 65_536;
 
 /// How many owners are remembered that ask for slots; the oldest are forgotten, and the ttl ends their
 /// leases.
 const SEARCHES_MAX: usize = 4096;
 
-/// Names of which it is remembered where they are held; more, and all are forgotten.
+/// How many names are remembered with the nodes that hold them; with more, all are forgotten.
 const HELD_MAX: usize = 4096;
 
-/// A semaphore has no more slots: each is a lock of its own on every node.
+/// A semaphore has no more slots: each is a separate lock on every node.
 pub(crate) const SLOTS_MAX: u32 = 1024;
 
 /// One owner at one lock.
@@ -77,8 +76,8 @@ pub(crate) struct InFlightClaim {
     nodes: AwaitedNodes,
 }
 
-/// Nodes whose answers are awaited; `None` once the task that reads them has ended. Tokio's `watch` wakes in an order of its own, which
-/// is another one in each run: one seed would not be one history.
+/// Nodes whose answers are awaited; `None` once the task that reads them has ended. Not tokio's `watch`, which wakes
+/// in another order in each run: one seed would not be one history.
 #[derive(Clone)]
 pub(crate) struct AwaitedNodes(Arc<(Mutex<Option<Nodes>>, Notify)>);
 
@@ -101,7 +100,7 @@ impl AwaitedNodes {
         self.get().is_some_and(|nodes| nodes.contains(node))
     }
 
-    /// Waits until this is true of them.
+    /// Waits until `is_true` is true of them.
     pub(crate) async fn until(&self, is_true: impl Fn(&Self) -> bool) {
         loop {
             let changed = self.0.1.notified();
@@ -138,8 +137,8 @@ impl QuorumMemory {
         locked(&self.owners)
     }
 
-    /// Begins a claim, behind an earlier one of this owner; `None` if the owner has released something here:
-    /// a release that is still in flight would free what is granted to it now (H3.4).
+    /// Begins a claim, after an earlier one of this owner. `None` if the owner has released something here: a release
+    /// that is still in flight would free what is granted to the owner now (H3.4).
     pub(crate) async fn begin(self: &Arc<Self>, key: OwnerAtLock) -> Option<InFlightClaim> {
         loop {
             let earlier = {
@@ -165,8 +164,8 @@ impl QuorumMemory {
         }
     }
 
-    /// Before this owner is released at all nodes; those that have not answered its claim. It is spent: a
-    /// release that reaches a node late would free what this owner is granted there next (H3.4).
+    /// Call it before this owner is released at all nodes. Returns the nodes that have not answered its claim. The
+    /// owner is spent: a release that reaches a node late would free what this owner is granted there next (H3.4).
     pub(crate) fn on_release(&self, key: &OwnerAtLock) -> Option<AwaitedNodes> {
         let mut owners = self.owners();
         owners.spent.insert(key.clone(), ());
@@ -175,7 +174,7 @@ impl QuorumMemory {
         Some(unanswered.nodes.clone())
     }
 
-    /// The owner is released at this node although its claim is not answered, unless it is by now.
+    /// Notes that the owner is released at this node although its claim is not answered, unless it is by now.
     pub(crate) fn release_again_when_answered(&self, key: &OwnerAtLock, node: usize) {
         let mut owners = self.owners();
         let unanswered = owners.in_flight.get_mut(key);
@@ -184,7 +183,7 @@ impl QuorumMemory {
         }
     }
 
-    /// Before the first slot is asked for; what is known already of an owner that asks again.
+    /// Call it before the first slot is asked for. Returns what is known already of an owner that asks again.
     pub(crate) fn begin_search(&self, key: &OwnerAtLock, slots: NonZeroU32, from: u32) -> SlotSearch {
         let mut owners = self.owners();
         if let Some(search) = owners.searches.get_mut(key) {
@@ -195,7 +194,7 @@ impl QuorumMemory {
         search
     }
 
-    /// It will ask again, from there.
+    /// The owner will ask again, from there.
     pub(crate) fn set_search(&self, key: &OwnerAtLock, search: SlotSearch) {
         if let Some(known) = self.owners().searches.get_mut(key) {
             *known = search;
@@ -206,7 +205,7 @@ impl QuorumMemory {
         self.owners().searches.get_mut(key).copied()
     }
 
-    /// It is at no slot any more, or at one by whose name it is released.
+    /// The owner is at no slot any more, or at one by whose name it is released.
     pub(crate) fn end_search(&self, key: &OwnerAtLock) {
         self.owners().searches.remove(key);
     }
@@ -231,7 +230,7 @@ impl QuorumMemory {
         }
     }
 
-    /// A quorum was found, or refused by one holder: there was no split vote.
+    /// A quorum granted, or one holder refused: there was no split vote.
     pub(crate) fn agreed(&self) {
         self.splits.store(0, Ordering::Relaxed);
     }
@@ -241,7 +240,7 @@ impl QuorumMemory {
         self.splits.fetch_add(1, Ordering::Relaxed).saturating_add(1)
     }
 
-    /// For a task to have for as long as it runs.
+    /// A task keeps this for as long as it runs.
     pub(crate) fn on_task(&self) -> watch::Receiver<()> {
         self.tasks.subscribe()
     }
@@ -253,11 +252,10 @@ impl QuorumMemory {
 }
 
 impl InFlightClaim {
-    /// Before requests are sent, and when answers are read: which nodes have not answered now. False if the
-    /// owner was released meanwhile: then no more may be sent.
+    /// Sets which nodes have not answered now. Call it before requests are sent, and when answers are read. False if
+    /// the owner has been released since the claim began: then no more may be sent.
     pub(crate) fn set_unanswered(&self, nodes: Nodes) -> bool {
-        // Under this lock: a release waits for what is sent before it, and what would be sent after it is
-        // not.
+        // Under this lock: a release waits for what is sent before it, and what would be sent after it is not sent.
         let owners = self.memory.owners();
         let is_released = owners.in_flight.get(&self.key).is_some_and(|unanswered| unanswered.is_released);
         let nodes = if is_released { nodes.and(self.nodes.get().unwrap_or_default()) } else { nodes };
@@ -331,21 +329,21 @@ impl<V> Recent<V> {
     }
 }
 
-/// Where an owner has asked for a slot: a semaphore of k is k mutexes, its slots `name#1` … `name#k`. By the
-/// name of a semaphore and the owner alone this is not known, and a release must reach them all.
+/// The slots that an owner has asked for. A semaphore of k is k mutexes, its slots `name#1` … `name#k`. The name of a
+/// semaphore and the owner alone do not show these slots, and a release must reach them all.
 ///
-/// Why not counted: k permits on each of N nodes are up to N·k/q holders (H6.1: three for k = 2 on three
-/// nodes), since two holders need not share a node. A slot is held by a quorum, so of each there is one
-/// holder, with a token of its own.
+/// Why not counted: with k permits on each of N nodes, there are up to N·k/q holders (H6.1: three for k = 2 on three
+/// nodes), because two holders need not share a node. A quorum holds a slot, so each slot has one holder, with a
+/// separate token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotSearch {
     /// How many slots there are.
     pub(crate) slots: u32,
-    /// From which one to go on.
+    /// The slot from which to continue.
     pub(crate) next: u32,
-    /// How many have been asked for, up to and with `next`.
+    /// How many have been asked for, up to and including `next`.
     pub(crate) tried: u32,
-    /// At which one it has a place.
+    /// The slot at which it has a place.
     pub(crate) place: Option<u32>,
 }
 
@@ -357,10 +355,10 @@ impl SlotSearch {
         self.next
     }
 
-    /// The slots that were asked for, and no other: only there can anything be.
+    /// The slots that were asked for, and no other: only those can have something of the owner.
     pub(crate) fn asked(self) -> impl Iterator<Item = u32> {
         let Self { slots, next, .. } = self;
-        // One that was only begun has been nowhere.
+        // A search that was only begun has asked for none.
         (0..self.tried).map(move |back| (next + slots - 1 - back) % slots + 1)
     }
 }
@@ -391,9 +389,9 @@ mod tests {
         nodes.iter().copied().collect()
     }
 
-    /// H3.4, L1: an owner that moved its place from one slot to another was granted the first one again while
-    /// its leaving was under way, and that freed what it was granted. With no ballot under way, leaving did
-    /// not spend the owner.
+    /// H3.4, L1: an owner that moves its place from one slot to another must not be granted the first one again: the
+    /// release there is still under way, and would free the new grant. With no ballot under way, the release spends
+    /// the owner too.
     #[test]
     fn whoever_moved_its_place_does_not_come_back() {
         let (memory, leaver) = (Arc::new(QuorumMemory::default()), owner_at_lock(1));
@@ -403,7 +401,7 @@ mod tests {
         assert!(memory.begin(owner_at_lock(2)).now_or_never().unwrap().is_some(), "others go on");
     }
 
-    /// L8: what is sent before a release is waited for, and what would be sent after it is not sent.
+    /// L8: a release waits for what is sent before it, and what would be sent after it is not sent.
     #[test]
     fn a_release_waits_for_the_nodes_that_have_not_answered_and_no_more_are_asked() {
         let (memory, key) = (Arc::new(QuorumMemory::default()), owner_at_lock(1));
@@ -422,7 +420,7 @@ mod tests {
         assert!(memory.on_release(&key).is_none());
     }
 
-    /// H3.4: of one owner there is one claim at a time.
+    /// H3.4: one owner has one claim at a time.
     #[test]
     fn a_claim_begins_when_the_earlier_one_of_its_owner_has_ended() {
         let (memory, key) = (Arc::new(QuorumMemory::default()), owner_at_lock(1));
@@ -435,8 +433,7 @@ mod tests {
         assert!(second.now_or_never().unwrap().is_some());
     }
 
-    /// A release went to every slot there might be, asked for or not: with 400 million of them it took 5 GB
-    /// and aborted.
+    /// A release to every possible slot, asked for or not, takes 5 GB with 400 million of them, and aborts.
     #[test]
     fn only_the_slots_that_were_asked_for_are_released() {
         let mut search = SlotSearch { slots: 5, next: 3, tried: 0, place: None };

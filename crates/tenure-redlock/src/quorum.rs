@@ -75,13 +75,14 @@ impl<N: QuorumNode> Quorum<N> {
         }
     }
 
-    /// Begins a round of requests that have so much time from now on.
+    /// Begins a round of requests that have this timeout from now on.
     pub(crate) fn round<F>(&self, timeout: Duration) -> RequestRound<F> {
         let over = self.host.sleep_until(self.host.now() + timeout);
         RequestRound { asked: FuturesUnordered::new(), open: Nodes::default(), timeout, over }
     }
 
-    /// The next answer of a round; of a node that is late, that it is silent. Nothing when all have answered.
+    /// The next answer of a round; for a node that is late, the error that it is silent. `None` when all have
+    /// answered.
     ///
     /// # Cancel safety
     /// No answer is lost.
@@ -108,8 +109,8 @@ impl<N: QuorumNode> Quorum<N> {
         Some((node, self.members[node].judged(round.timeout, answer)))
     }
 
-    /// Asks all nodes at the same time, each within its time-out, and shows the answers so far at each one
-    /// that comes.
+    /// Asks all nodes at the same time, each within its timeout, and passes the answers so far to `on_answer` with
+    /// each one that arrives.
     pub(crate) async fn ask_all<A, F>(
         &self,
         timeout: Duration,
@@ -132,7 +133,7 @@ impl<N: QuorumNode> Quorum<N> {
         answers
     }
 
-    /// Two members that are one server (A5, H3.5). Every claim looks, and more than once: it copies nothing.
+    /// Two members that are one server (A5, H3.5). Every claim checks this, and more than once: it copies nothing.
     pub(crate) fn duplicate_server(&self) -> Option<BackendError> {
         let known: Vec<_> = self.members.iter().map(|member| member.identity()).collect();
         let same = |at: usize| known[..at].iter().position(|other| *other == known[at]);
@@ -141,8 +142,8 @@ impl<N: QuorumNode> Quorum<N> {
         Some(error::duplicate_server(&self.members[other].place, &self.members[one].place))
     }
 
-    /// Releases an owner at a node that does not answer now, as soon as it does, while there can be a lease
-    /// of its.
+    /// Releases an owner at a node that does not answer now, as soon as it answers, while the owner may have a lease
+    /// there.
     pub(crate) fn release_later(&self, node: usize, name: LockName, owner: OwnerId) {
         let member = self.members[node].clone();
         let until = self.host.now() + member.node.promises().max_ttl;
@@ -150,7 +151,7 @@ impl<N: QuorumNode> Quorum<N> {
         let sender = locked(&member.state.releases).add(pending);
         if let Some(sender) = sender {
             let host = self.host.clone();
-            // On a thread of its own, with its own connection: a caller's runtime may end or rest.
+            // On a separate thread, with a separate connection: a caller's runtime may end or rest.
             let start = move || -> BoxFuture<'static, ()> {
                 Box::pin(async move {
                     match member.another().await {
@@ -168,7 +169,7 @@ impl<N: QuorumNode> Quorum<N> {
         }
     }
 
-    /// Has members that were silent looked at in the background, now and then.
+    /// Probes silent members in the background, from time to time.
     pub(crate) fn probe_silent(&self) {
         let now = self.host.now();
         for member in self.members.iter().filter(|member| member.is_to_be_probed(now)) {
@@ -187,7 +188,7 @@ impl<N: QuorumNode> Quorum<N> {
     }
 }
 
-/// Requests to nodes that are sent at the same time and have as much time each: one timer serves all.
+/// Requests to nodes that are sent at the same time and have the same timeout: one timer serves all.
 pub(crate) struct RequestRound<F> {
     asked: FuturesUnordered<F>,
     /// Those that have not answered.
@@ -197,15 +198,15 @@ pub(crate) struct RequestRound<F> {
 }
 
 impl<F: Future> RequestRound<F> {
-    /// One more; `answer` says which node it is.
+    /// Adds a request; the output of `answer` has the number of the node.
     pub(crate) fn ask(&mut self, node: usize, answer: F) {
         self.asked.push(answer);
         self.open.insert(node);
     }
 }
 
-/// How long one node may take for one request of a lease of this length: a twelfth, so that two rounds and
-/// the engine's own request time-out fit; 50 to 500 ms.
+/// How long one node may take for one request of a lease of this length: a twelfth, so that two rounds and the
+/// engine's own request timeout fit; 50 to 500 ms.
 pub(crate) fn node_timeout(ttl: Duration) -> Duration {
     (ttl / 12).clamp(Duration::from_millis(50), Duration::from_millis(500))
 }
@@ -245,8 +246,7 @@ impl<N: QuorumNode> QuorumMember<N> {
         locked(&self.state.identity).clone()
     }
 
-    /// Asks for its identity, unless it has answered every request since it last said so. True if it was
-    /// asked.
+    /// Asks for its identity, unless it has answered every request since it last reported it. True if it was asked.
     pub(crate) async fn identify(&self) -> Result<bool, BackendError> {
         if self.state.is_identified.load(Ordering::Relaxed) {
             return Ok(false);
@@ -273,7 +273,8 @@ impl<N: QuorumNode> QuorumMember<N> {
         self.judged(timeout, answer)
     }
 
-    /// What it answered when it had so much time, as its own; whether it is silent is known from that.
+    /// The node's answer within this timeout; an error names the node. Notes from the answer whether the node is
+    /// silent.
     fn judged<A>(&self, timeout: Duration, answer: Result<A, BackendError>) -> Result<A, BackendError> {
         let answer = answer.map_err(|error| error.with("node", &self.place));
         self.note(timeout, &answer);
@@ -284,7 +285,7 @@ impl<N: QuorumNode> QuorumMember<N> {
         let Err(error) = answer else { return self.state.is_silent.store(false, Ordering::Relaxed) };
         // It answers, even if it will not serve: a closed gate opens without a probe.
         let answers = error.retry_hint().is_some();
-        // Asked with so little patience, it may only be far away.
+        // With so short a timeout, it may only be far away.
         if !answers && error.kind() == ErrorKind::TimedOut && timeout < PATIENCE {
             return;
         }
@@ -308,7 +309,7 @@ impl<N: QuorumNode> QuorumMember<N> {
         }
     }
 
-    /// True if it is time to look whether a silent member answers again; says so once per period.
+    /// True if it is time to probe whether a silent member answers again; once per period.
     fn is_to_be_probed(&self, now: Moment) -> bool {
         if !self.is_silent() {
             return false;
@@ -338,7 +339,7 @@ struct MemberState {
     last_probe: Mutex<Option<Moment>>,
     /// Its last known identity, which is compared with those of the other nodes even after a failure.
     identity: Mutex<Option<Arc<str>>>,
-    /// It has not failed since it said so.
+    /// It has not failed since it reported its identity.
     is_identified: AtomicBool,
     releases: Mutex<PendingReleases>,
 }
@@ -348,7 +349,7 @@ struct MemberState {
 struct NodeRelease {
     name: LockName,
     owner: OwnerId,
-    /// Any lease of its has expired then.
+    /// Every lease of the owner has expired by then.
     until: Moment,
 }
 
@@ -361,7 +362,7 @@ struct PendingReleases {
 }
 
 impl PendingReleases {
-    /// With what the thread is to keep that sends them, if there is none.
+    /// Adds a release. If no thread sends releases, returns what a new one must keep.
     fn add(&mut self, release: NodeRelease) -> Option<Arc<()>> {
         if self.open.len() < PENDING_MAX {
             self.open.push_back(release);
@@ -406,14 +407,13 @@ impl<A> FirstReply<A> {
 
 /// The timeout of a node's identity, after which the claim continues without it: 100 ms.
 const INTRODUCTION: Duration = Duration::from_millis(100);
-/// A member that did not answer is looked at again after this long: 500 ms.
+/// How long until a member that did not answer is probed again: 500 ms.
 const PROBE_EVERY: Duration = Duration::from_millis(500);
-/// Not to have answered for so long is to be silent: 50 ms, many round trips in one place.
+/// A member that has not answered for so long is silent: 50 ms, many round trips in one place.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// How long a probe may take: 2 s, more than a claim waits, so that a slow node is found to be one that
-/// answers.
+/// How long a probe may take: 2 s, more than a claim waits, so that a slow node counts as one that answers.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Releases that may be pending at one member; more, and the ttl ends what is there. The first are kept: they
-/// are of before it fell silent. After that it was asked for nothing, and its release is pending all the
-/// same.
+/// How many releases may be pending at one member; beyond that, the ttl ends what is there. The first ones are kept,
+/// because they are from before the member fell silent. Later claims asked it for nothing, and their releases are
+/// pending anyway.
 const PENDING_MAX: usize = 1024;

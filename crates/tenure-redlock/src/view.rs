@@ -24,7 +24,7 @@ pub(crate) fn merge(name: LockName, views: &[LockView], quorum: usize) -> LockVi
     let holders = of_quorum.map(|seen| holder(seen, quorum)).collect();
     let mut queue: Vec<WaiterView> = queue.into_values().cloned().collect();
     queue.sort_by_key(|waiter| Reverse(waiter.waiting));
-    // Every token that was granted is counted by a quorum; so is this many, and the next token will be
+    // A quorum counts up to every token that was granted. It counts up to this number too, and the next token will be
     // larger.
     let mut fences: Vec<FencingToken> = views.iter().map(|view| view.fence).collect();
     fences.sort_unstable();
@@ -34,7 +34,7 @@ pub(crate) fn merge(name: LockName, views: &[LockView], quorum: usize) -> LockVi
     merged
 }
 
-/// The same for all locks of which a node shows something; those that a quorum shows as free are left out.
+/// The same for all locks that any node reports; those that a quorum reports as free are left out.
 pub(crate) fn merge_all(lists: Vec<Vec<LockView>>, quorum: usize) -> Vec<LockView> {
     let mut by_name: BTreeMap<LockName, Vec<LockView>> = BTreeMap::new();
     for view in lists.into_iter().flatten() {
@@ -46,8 +46,8 @@ pub(crate) fn merge_all(lists: Vec<Vec<LockView>>, quorum: usize) -> Vec<LockVie
     merged
 }
 
-/// It holds for as long as a quorum of nodes says so, with the token that a quorum of them has reached: a
-/// node that granted late may be ahead.
+/// The owner holds as long as a quorum of nodes reports it, with the token that a quorum of them has reached: a node
+/// that granted late may be ahead.
 fn holder(seen: &[&HolderView], quorum: usize) -> HolderView {
     let mut ends: Vec<_> = seen.iter().map(|holder| holder.expires_in).collect();
     // A lock that never ends comes last.
@@ -61,17 +61,17 @@ fn holder(seen: &[&HolderView], quorum: usize) -> HolderView {
     holder
 }
 
-/// The last memo that a majority has answered for, from the views of a majority.
+/// The last memo that a majority has confirmed, from the views of a majority.
 ///
 /// # Why it is the last one
-/// A memo is written on every node where its owner holds, and is there once a majority has written it. A
-/// reader asks a majority as well, so at least one node of those has the last memo that was answered for. It
-/// is told from older ones by its token, which grows from holder to holder (L2) and which no node replaces by
-/// a smaller one; of two by one holder the younger one is the last, for a holder writes one after the other.
-/// A memo that fewer wrote is not answered for: it may be read, or not.
+/// A memo is written on every node where its owner holds, and is confirmed once a majority has written it. A reader
+/// asks a majority as well, so at least one node of those has the last confirmed memo. The token distinguishes it
+/// from older ones: tokens grow from holder to holder (L2), and no node replaces a memo by one with a smaller token.
+/// Of two memos by one holder, the younger one is the last, because a holder writes one after the other. A memo that
+/// fewer nodes wrote is not confirmed: it may be read, or not.
 ///
-/// Not promised: that an older memo is not read again, where a node has missed a younger one that was kept
-/// for less time. It ends by its own time.
+/// Not promised: that an older memo is not read again, where a node has missed a younger one that was kept for less
+/// time. It ends by its own time.
 fn latest(views: &[LockView]) -> Option<MemoView> {
     let memos = views.iter().filter_map(|view| view.memo.as_ref());
     memos.max_by_key(|memo| (memo.token, Reverse(memo.age))).cloned()

@@ -16,18 +16,18 @@ use tokio::sync::Notify;
 
 use crate::ballot::Nodes;
 
-/// How long the hints of the other nodes are waited for: 20 ms. Asked at the first one, the others would
+/// How long to wait for the hints of the other nodes: 20 ms. If the waiter asked at the first hint, the others would
 /// refuse.
 const SPREAD: Duration = Duration::from_millis(20);
-/// Owners whose hints are counted at a time; more, and the oldest is passed on immediately.
+/// How many owners have their hints counted at the same time; with more, the oldest is passed on immediately.
 const COUNTED_MAX: usize = 1024;
 
-/// The hints of all nodes. A waiter is notified once a majority of them says so, or a little after the first
-/// one.
+/// The hints of all nodes. A waiter is notified once a majority of the nodes has notified it, or a little after the
+/// first one.
 pub(crate) struct GatheredHints {
-    /// Each goes on listening between two calls: begun anew, one that cannot connect would try at every hint.
+    /// Each continues to listen between two calls: begun anew, one that cannot connect would try at every hint.
     streams: SelectAll<BoxStream<'static, (usize, WakeEvent)>>,
-    /// Until they are polled first.
+    /// The streams, until they are polled for the first time.
     begun: Vec<Box<dyn WakeStream>>,
     host: Arc<dyn Host>,
     count: Arc<HintCount>,
@@ -38,12 +38,12 @@ struct HintCount {
     quorum: usize,
     host: Arc<dyn Host>,
     counted: Mutex<BTreeMap<OwnerId, (Moment, Nodes)>>,
-    /// There is a first one.
+    /// A first owner was added.
     added: Notify,
 }
 
 impl GatheredHints {
-    /// `quorum` of 1 passes each on immediately.
+    /// With a `quorum` of 1, each hint is passed on immediately.
     pub(crate) fn new(streams: Vec<Box<dyn WakeStream>>, quorum: usize, host: Arc<dyn Host>) -> Self {
         let count = HintCount { quorum, host: host.clone(), counted: Mutex::default(), added: Notify::new() };
         Self { streams: SelectAll::new(), begun: streams, host, count: Arc::new(count) }
@@ -59,7 +59,7 @@ impl GatheredHints {
 }
 
 impl HintCount {
-    /// Counts a hint of a node; the one to pass on now.
+    /// Counts a hint of a node. Returns the hint to pass on now.
     fn count(&self, node: usize, wake: WakeEvent) -> Option<WakeEvent> {
         let WakeEvent::Owner(owner) = wake else { return Some(wake) };
         let now = self.host.now();

@@ -1,7 +1,7 @@
 //! `ZooKeeper`: the verbs.
 //!
-//! Claiming makes a node once, and the queue tells whether it holds. Renewing is one quorum write that
-//! changes nothing and checks that all the nodes are there.
+//! A claim makes a node once, and the queue shows whether that node holds the lock. A renewal is one quorum write
+//! that changes nothing and checks that all the nodes are there.
 
 use std::{
     pin::pin,
@@ -40,7 +40,7 @@ use crate::{
 /// Locks in a ZooKeeper ensemble. Clones share their sessions.
 ///
 /// # Dropping
-/// With the last clone its sessions end, and with them all that they hold.
+/// When the last clone is dropped, its sessions end, and with them all locks that they hold.
 #[derive(Clone)]
 pub struct ZooKeeper(Arc<SharedState>);
 
@@ -74,12 +74,12 @@ impl Backend for ZooKeeper {
         promises.wake = WakeSupport::Pushed;
         promises.memo = Memos::Kept;
         promises.places = Some(8);
-        // In the rounded session of one of many ttls a crash is noticed later: see the README.
+        // With many ttls, some share a session of a longer ttl, where a crash is noticed later: see the README.
         promises.ttl_grain = self.0.sessions.config.tick * 3;
         promises
     }
 
-    /// The same sessions: they live on threads of their own, and a session is what holds the locks.
+    /// Shares the sessions: each has its own thread, and a session is what holds the locks.
     async fn handle(&self) -> Result<BackendHandle, BackendError> {
         Ok(Arc::new(self.clone()))
     }
@@ -103,8 +103,8 @@ impl Backend for ZooKeeper {
 
     /// One answer per grant, in order. Only the session of a node can renew it.
     ///
-    /// All sessions are asked at the same time. One that hangs withholds no other one's answer: where there
-    /// are others, it has an eighth of the shortest ttl, less than the caller waits for all.
+    /// All sessions are asked at the same time. One that hangs does not hold back the answers of the others: with
+    /// several sessions, each has an eighth of the shortest ttl, less than the caller waits for all.
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
         let started = self.0.sessions.host.now();
         let mut answers: Vec<RenewalResult> = vec![Ok(Renewal::Gone); grants.len()];
@@ -183,7 +183,7 @@ impl Backend for ZooKeeper {
     }
 }
 
-/// One claim, carried out.
+/// One claim under way.
 struct ClaimAttempt<'a> {
     store: &'a SharedState,
     session: Arc<EnsembleSession>,
@@ -239,7 +239,7 @@ impl ClaimAttempt<'_> {
             match queue.position(&name) {
                 Some(QueuePosition::Holds) if is_proven => return self.granted(&name),
                 Some(QueuePosition::Holds) => {
-                    // It was only looked at: the ensemble is asked now.
+                    // No quorum write has confirmed this: the next round sends one.
                     self.session.with_entry(self.claim.owner, OwnNode::on_watched_change);
                 }
                 Some(QueuePosition::Waits(_)) if self.claim.wait == WaitMode::No => {
@@ -272,7 +272,7 @@ impl ClaimAttempt<'_> {
             if entry.holds() {
                 entry.keep_until(self.started + self.claim.ttl);
             }
-            // It was there when another client may have looked.
+            // The node was there when another client may have read the queue.
             entry.was_seen();
             Ok(match &entry.node {
                 Some(node) => KnownNode::Node { name: node.name.clone(), may_hold: !entry.is_watching() },
@@ -282,7 +282,7 @@ impl ClaimAttempt<'_> {
         known.unwrap_or(Ok(KnownNode::Nothing))
     }
 
-    /// The queue as it is now, and whether the ensemble has said so; `None` if the node is gone.
+    /// The queue as it is now, and whether a quorum write has confirmed it; `None` if the node is gone.
     async fn look(
         &self,
         name: &str,
@@ -301,7 +301,7 @@ impl ClaimAttempt<'_> {
         Ok(children.map(|children| (NodeQueue::read(&children), name.to_owned(), may_hold)))
     }
 
-    /// The reply to its creation was lost. The node exists under a name that has its owner, or it was never
+    /// The reply to its creation was lost. Either the node exists under a name that has its owner, or it was never
     /// created (H6.5, hazard 57).
     async fn settle(&self) -> Result<Option<(NodeQueue, String, bool)>, BackendError> {
         let (owner, session) = (self.claim.owner, &self.session);
@@ -316,7 +316,7 @@ impl ClaimAttempt<'_> {
             Some(stat) if stat.ephemeral_owner == session.client.session_id().0 => {
                 session.with_entry(owner, |entry| entry.node = Some(node_of(found.name, &stat)));
             }
-            // An earlier session of ours made it, and will not keep it.
+            // An earlier session of this client made it, and will not keep it.
             Some(stat) => {
                 let wrote = |error| error::wrote(&session.place(), error);
                 let deletion =
@@ -328,20 +328,20 @@ impl ClaimAttempt<'_> {
         Ok(None)
     }
 
-    /// Makes the node, and looks at the queue behind that.
+    /// Makes the node, and reads the queue after that.
     async fn take_place(&self) -> Result<Option<(NodeQueue, String, bool)>, BackendError> {
         let session = &self.session;
         self.store.directories.ready(session, &self.lock).await?;
         let owner = self.claim.owner;
-        // An earlier claim that ran out of time, and this one, which follows it, must not both make a node:
-        // one would wait for the other, and the session keeps both alive.
+        // Two claims of one owner must not both make a node: an earlier one that ran out of time, and this one, which
+        // follows it. One node would wait for the other, and the session keeps both alive.
         self.claim.asker.must_be_there()?;
         if session.with_entry(owner, |_| ()).is_some() {
             return Ok(None);
         }
         let entry = OwnNode::new(self.claim, self.lock.clone(), session.host.now());
         let data = entry.record.written();
-        // Before it is sent: if this is dropped, the session's thread finds the node and deletes it.
+        // Before the request is sent: if this future is dropped, the session's thread finds the node and deletes it.
         if !session.own_nodes().begin(owner, entry, session.host.now()) {
             return Err(error::over(&session.place()));
         }
@@ -359,7 +359,8 @@ impl ClaimAttempt<'_> {
         session.own_nodes().in_flight.on_answer(&self.lock, owner);
         let name = format!("{prefix}{sequence}");
         let listed = listed.map_err(|error| error::wrote(&session.place(), error));
-        // Since it was made another one came or went: it may have been seen in a queue that was longer.
+        // If another node came or went since this one was made, another client may have seen this one in a longer
+        // queue.
         let was_seen = listed.as_ref().is_ok_and(|(_, directory)| directory.pzxid != stat.czxid);
         self.made(node_of(name.clone(), &stat), was_seen)?;
         if stat.czxid <= newest {
@@ -380,7 +381,7 @@ impl ClaimAttempt<'_> {
             }
             return Ok(());
         }
-        // It was given up before it was sent. The session's thread deletes it.
+        // The claim was given up before the request was sent. The session's thread deletes the node.
         let now = self.session.host.now();
         let mut entry = OwnNode::new(self.claim, self.lock.clone(), now);
         entry.node = Some(node);
@@ -414,7 +415,8 @@ impl ClaimAttempt<'_> {
         Ok(queue.fits(self.claim.mode))
     }
 
-    /// Refuses a lock in which another library names its nodes in another way: it would not wait for ours (L1). Leaves no place.
+    /// Refuses a lock with nodes of another library in another layout: its clients would not wait for Tenure's nodes
+    /// (L1). Releases the claim's own place.
     async fn must_be_unmixed(&self, queue: &NodeQueue) -> Result<(), BackendError> {
         let Some(refusal) = self.stranger(queue).await? else { return Ok(()) };
         if self.session.with_entry(self.claim.owner, |_| ()).is_some() {
@@ -441,8 +443,8 @@ impl ClaimAttempt<'_> {
         Ok(None)
     }
 
-    /// Grants the lock, unless its time ran out meanwhile: then its node is being deleted, and the next
-    /// waiter is granted (L1, L5).
+    /// Grants the lock, unless its time has run out by now. Then its node is being deleted, and the next waiter is
+    /// granted the lock (L1, L5).
     fn granted(&self, name: &str) -> Result<ClaimAnswer, BackendError> {
         let Claim { name: lock, owner, ttl, .. } = self.claim;
         let now = self.session.host.now();
@@ -459,15 +461,15 @@ impl ClaimAttempt<'_> {
             return Ok(ClaimAnswer::Queued { ahead: 0, retry_after: SOON, holder: None });
         };
         if let Some(record) = record {
-            // The next one may fit beside us. This poll sends it, and no caller waits for the answer: it is a
-            // hint.
+            // The next waiter may fit next to this holder. The call itself sends the request, and no caller waits for
+            // the answer: it is a hint.
             let data = NodeRecord { entered: true, ..record }.written();
             drop(self.session.client.set_data(&format!("{}/{name}", self.lock), &data, None));
         }
         Ok(ClaimAnswer::Granted(Grant { name: lock.clone(), owner: *owner, token, block: 1, ttl: *ttl }))
     }
 
-    /// Watches the nodes whose deletion may make it the holder; `None` if the queue has changed meanwhile.
+    /// Watches the nodes whose deletion may make it the holder; `None` if the queue has changed since it was read.
     async fn wait_behind(
         &self,
         queue: &NodeQueue,
@@ -484,7 +486,7 @@ impl ClaimAttempt<'_> {
         }
         let holder = self.holder(queue.holders());
         let (is_watched, holder) = if ahead == 0 {
-            // It is read while it is watched.
+            // The watch comes first, because it also reads the holder.
             (self.watch(queue, ahead).await, holder.await)
         } else {
             join!(self.watch(queue, ahead), holder)
@@ -499,7 +501,7 @@ impl ClaimAttempt<'_> {
     /// Watches for a waiter with `ahead` others before it. False if a node to watch is gone already, or has
     /// become a holder.
     ///
-    /// A watch is set by reading the node, so nothing is missed between the look and the watch.
+    /// The request that sets a watch also reads the node, so no change between the two is missed.
     async fn watch(&self, queue: &NodeQueue, ahead: usize) -> Result<bool, BackendError> {
         let targets = queue.watched_by(ahead).into_iter().map(|node| self.watch_one(node, ahead > 0));
         let watched = try_join_all(targets).await?;
@@ -517,7 +519,7 @@ impl ClaimAttempt<'_> {
             Err(Error::NoNode) => return Ok(false),
             Err(error) => return Err(error::looked(&session.place(), error)),
         };
-        // The waiter that was seen has entered since: the change that would have notified it has happened.
+        // That waiter has entered since the queue was read: the change to be notified of has already happened.
         if waits && NodeRecord::read(&data).is_some_and(|record| record.entered) {
             return Ok(false);
         }
@@ -526,7 +528,7 @@ impl ClaimAttempt<'_> {
         }
         let Some(end) = session.with_entry(owner, |entry| entry.watch(node)) else { return Ok(false) };
         if !session.watch(NodeWatch { owner, audience: Audience::Waiters, watcher, end }) {
-            // It asks again all the same, and then watches anew.
+            // The waiter asks again anyway, and then watches anew.
             session.with_entry(owner, |entry| entry.unwatch(node));
         }
         Ok(true)
@@ -536,7 +538,7 @@ impl ClaimAttempt<'_> {
         self.store.known_holders.first_holder(&self.session, &self.lock, holders.first()?).await
     }
 
-    /// Without having left anything.
+    /// The answer to a claim that has left nothing in the store.
     async fn busy(&self) -> Result<ClaimAnswer, BackendError> {
         let looked = |error| error::looked(&self.session.place(), error);
         let children = match self.session.client.list_children(&self.lock).await {
@@ -562,15 +564,15 @@ type RenewalResult = Result<Renewal, BackendError>;
 
 /// A grant whose node this session has.
 struct HeldNode<'a> {
-    /// Where in the list of grants.
+    /// The position in the list of grants.
     at: usize,
     grant: &'a Grant,
     node: String,
     ttl: Duration,
 }
 
-/// Those of the grants that this session holds, each kept for its ttl from now on: what is asked for now is
-/// not deleted meanwhile.
+/// The grants that this session holds. Each is kept for its ttl from now on, so that it is not deleted during the
+/// renewal.
 fn held<'a>(
     session: &Arc<EnsembleSession>,
     grants: &'a [Grant],
@@ -618,18 +620,18 @@ async fn renew_in(
     let answer = |(index, held): (usize, &HeldNode<'_>)| match &outcome {
         Ok(gone) if gone.contains(&index) || !still_holds(session, held) => (held.at, Ok(Renewal::Gone)),
         Ok(_) => (held.at, Ok(Renewal::Renewed)),
-        // Its node is kept for another ttl all the same (L9).
+        // Its node is kept for another ttl anyway (L9).
         Err(error) => (held.at, Err(error.clone().of_unknown_outcome())),
     };
     held.iter().enumerate().map(answer).collect()
 }
 
-/// It was not released, and has not expired, while it was asked for.
+/// True if it was not released, and has not expired, during the renewal.
 fn still_holds(session: &EnsembleSession, held: &HeldNode<'_>) -> bool {
     session.with_entry(held.grant.owner, |entry| entry.holds()) == Some(true)
 }
 
-/// Says which of them are gone. All batches are in flight at the same time.
+/// Returns which of them are gone. All batches are in flight at the same time.
 async fn check_all(session: &EnsembleSession, held: &[HeldNode<'_>]) -> Result<Vec<usize>, BackendError> {
     let batches = held.chunks(BATCH).enumerate().map(|(number, batch)| async move {
         let gone = check(session, batch).await?;
@@ -638,7 +640,7 @@ async fn check_all(session: &EnsembleSession, held: &[HeldNode<'_>]) -> Result<V
     Ok(try_join_all(batches).await?.into_iter().flatten().collect())
 }
 
-/// Says which of them are gone. All others were there at one time, with the session alive.
+/// Returns which of them are gone. All others were there at one moment, while the session was alive.
 async fn check(session: &EnsembleSession, held: &[HeldNode<'_>]) -> Result<Vec<usize>, BackendError> {
     let mut gone = Vec::new();
     loop {
@@ -659,12 +661,12 @@ async fn check(session: &EnsembleSession, held: &[HeldNode<'_>]) -> Result<Vec<u
     }
 }
 
-/// Leaves for an owner, whether it holds or waits.
+/// Deletes the node of an owner, whether it holds or waits.
 async fn release(session: &EnsembleSession, lock: String, owner: OwnerId) -> Result<Released, BackendError> {
     session.connected().await?;
     let due = session.host.now() + GRACE;
     let node = session.with_entry(owner, |entry| {
-        // From here on it holds nothing. If this is broken off, the session's thread goes on with it.
+        // From here on it holds nothing. If this future is dropped, the session's thread continues.
         entry.leave(due);
         entry.node.clone()
     });
@@ -674,15 +676,15 @@ async fn release(session: &EnsembleSession, lock: String, owner: OwnerId) -> Res
     Ok(released)
 }
 
-/// The queue changes faster than it can be watched.
+/// When to ask again if the queue changes faster than it can be watched.
 const SOON: Duration = Duration::from_millis(20);
 const TRIES: usize = 4;
 
-/// Of the longest names, so many are far below the megabyte that a request may have.
+/// This many of the longest names are far below the megabyte that a request may have.
 const BATCH: usize = 128;
 
 /// After this time the session's thread deletes a node whose owner has begun to delete it.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether all is done.
+/// How often `drain` checks whether all is done.
 const DRAINING: Duration = Duration::from_millis(10);

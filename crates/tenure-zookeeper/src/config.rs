@@ -22,7 +22,7 @@ pub struct Config {
     pub tls: bool,
     /// The certificate of the authority that signed those of the servers.
     pub ca: Option<PathBuf>,
-    /// Our own certificate, where servers want to see one.
+    /// The client certificate, where servers ask for one.
     pub cert: Option<PathBuf>,
     /// The key of the client certificate.
     pub key: Option<PathBuf>,
@@ -32,7 +32,7 @@ pub struct Config {
     pub sasl: Option<Sasl>,
     /// How nodes are named.
     pub layout: Layout,
-    /// The access rights of our nodes; by default those of the user, if there is one.
+    /// The access rights of Tenure's nodes; by default those of the user, if there is one.
     pub access: Option<Access>,
     /// The servers' `tickTime`.
     pub tick: Duration,
@@ -40,7 +40,7 @@ pub struct Config {
     pub connect_timeout: Duration,
 }
 
-/// The library whose node names are used, so that its locks and ours exclude each other.
+/// The library whose node names are used, so that its locks and Tenure's exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Layout {
@@ -58,11 +58,11 @@ pub enum Sasl {
     DigestMd5,
 }
 
-/// The access rights of our nodes.
+/// The access rights of Tenure's nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Access {
-    /// Everybody anything.
+    /// Every client has all rights.
     Open,
     /// All rights for the user that made the node, none for others.
     Creator,
@@ -115,7 +115,7 @@ const SETTINGS: &[Row] = &[
 const LAYOUT: Words<Layout> = Words("layout", &[("curator", Layout::Curator), ("kazoo", Layout::Kazoo)]);
 const SASL: Words<Sasl> = Words("sasl", &[("digest-md5", Sasl::DigestMd5)]);
 const ACCESS: Words<Access> = Words("acl", &[("open", Access::Open), ("creator", Access::Creator)]);
-/// A server is asked again and again meanwhile.
+/// A server is asked repeatedly during this time.
 const CONNECT: Span = CONNECT_TIMEOUT.at_least(Duration::from_millis(250));
 const BASE: &str = "/tenure";
 
@@ -162,7 +162,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Under which node the locks are, without its first slash; `/tenure`, if it is empty.
+    /// Sets the node under which the locks are, without its first slash; `/tenure`, if it is empty.
     pub fn set_base(&mut self, path: &str) {
         let path = path.trim_end_matches('/');
         self.base = if path.is_empty() { BASE.into() } else { format!("/{path}") };
@@ -229,7 +229,7 @@ impl Config {
         Err(bad("this build has no zookeeper-tls support; rebuild with --features zookeeper-tls"))
     }
 
-    /// The URL that says the same. **It holds the password.**
+    /// The URL with the same settings. **It holds the password.**
     ///
     /// # Errors
     /// If the path of a file is not UTF-8.
@@ -241,7 +241,7 @@ impl Config {
         FORM.written(url, self, &Self::new(Vec::new()))
     }
 
-    /// The access rights of our nodes.
+    /// The access rights of Tenure's nodes.
     pub(crate) fn access(&self) -> Access {
         let default = || if self.login.is_some() { Access::Creator } else { Access::Open };
         self.access.unwrap_or_else(default)
@@ -253,17 +253,17 @@ impl Config {
         tenure_client::tls::pair(("cert", self.cert.as_deref()), ("key", self.key.as_deref()))
     }
 
-    /// For people: which servers, without a secret.
+    /// The servers, for messages, without a secret.
     pub fn place_name(&self) -> String {
         listed(&self.hosts)
     }
 
-    /// How much longer than its ttl a session is asked for: see [`Pulse`](crate::pulse::Pulse).
+    /// How much longer than the ttl the requested session is: see [`Pulse`](crate::pulse::Pulse).
     pub(crate) fn slack(&self) -> Duration {
         self.tick * 3 / 2
     }
 
-    /// How often the ensemble hears of a session.
+    /// How often a session sends a beat to the ensemble.
     pub(crate) fn beat(&self) -> Duration {
         self.tick / 4
     }

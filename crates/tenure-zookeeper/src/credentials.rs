@@ -1,4 +1,4 @@
-//! `Credentials`: what a session shows to the servers, and how it believes them.
+//! `Credentials`: the login and certificates of a session, and the authority by which it trusts the servers.
 
 use tenure_core::BackendError;
 #[cfg(feature = "sasl")]
@@ -53,7 +53,7 @@ impl Credentials {
     }
 }
 
-/// For the driver, which takes the ciphers of the process.
+/// The driver's settings for TLS. The driver uses the ciphers of the process.
 #[cfg(feature = "tls")]
 fn tls_options(config: &Config) -> Result<TlsOptions, BackendError> {
     use std::{fs, path::Path};
@@ -63,7 +63,7 @@ fn tls_options(config: &Config) -> Result<TlsOptions, BackendError> {
     use crate::error;
 
     tls::provide();
-    // What is wrong with a file is said in the words of all stores.
+    // For its errors only: they report a wrong file in the words of all stores.
     let identity = config.identity()?;
     tls::believing(config.ca.as_deref(), "ca", identity)?;
     let read = |path: &Path| fs::read_to_string(path).map_err(|error| error::unreadable(path, error));

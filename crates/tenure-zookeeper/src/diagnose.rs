@@ -1,4 +1,4 @@
-//! Findings about the ensemble and our assumptions: ticks, limits, one server, rights.
+//! Findings about the ensemble and what Tenure assumes of it: ticks, limits, one server, rights.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -36,7 +36,7 @@ pub(crate) async fn diagnose(
     Ok(findings)
 }
 
-/// Clients of other libraries see only nodes that are named as theirs are: with another layout they do not wait for Tenure.
+/// Clients of another library see only nodes named in its layout: with another layout they do not wait for Tenure.
 fn strangers(locks: &[LockView], layout: Layout) -> Option<Finding> {
     let are_others = |view: &&LockView| {
         let holders = view.holders.iter().filter(|held| held.is_foreign()).map(|held| &held.owner);

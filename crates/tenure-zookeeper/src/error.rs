@@ -1,4 +1,4 @@
-//! The one place where the driver's errors become ours.
+//! The one place where the driver's errors become `BackendError`s.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub(crate) fn opening(place: &str, error: Error) -> BackendError {
     BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place).caused_by(error)
 }
 
-/// A server that refuses the handshake of TLS, or is not believed.
+/// A server that refuses the handshake of TLS, or is not trusted.
 #[cfg(feature = "tls")]
 pub(crate) fn untrusted(server: &str, kind: ErrorKind, fault: TlsFault) -> BackendError {
     let message =
@@ -60,7 +60,7 @@ pub(crate) fn alone(place: &str, server: &str) -> BackendError {
     BackendError::new(Invalid, NotApplied, message).with("zookeeper", place)
 }
 
-/// The same of two ensembles. For some seconds after an election the former leader may not know of it.
+/// The same for servers of two ensembles. For some seconds after an election, the former leader may not know of it.
 pub(crate) fn two_lead(place: &str, [one, other]: [String; 2]) -> BackendError {
     let message = format!(
         "{one} and {other} both lead; if this lasts, they are in two ensembles: name the members of one, and each of them once"
@@ -68,7 +68,7 @@ pub(crate) fn two_lead(place: &str, [one, other]: [String; 2]) -> BackendError {
     BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place)
 }
 
-/// None of several servers has said whether it runs alone, though one of them serves.
+/// None of several servers has reported whether it runs alone, although one of them serves.
 pub(crate) fn untold(place: &str) -> BackendError {
     let message = "no server of the URL says in time whether it is a member of an ensemble; if this lasts, allow the word srvr \
                    there (4lw.commands.whitelist)";
@@ -81,7 +81,7 @@ pub(crate) fn over(place: &str) -> BackendError {
     BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place)
 }
 
-/// A session needs a thread of its own, and the system gives none.
+/// A session needs a separate thread, and the system starts none.
 pub(crate) fn no_thread(place: &str, error: std::io::Error) -> BackendError {
     let message = "no thread can be started for a ZooKeeper session";
     BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place).caused_by(error)
@@ -114,7 +114,7 @@ pub(crate) fn no_lock(place: &str, path: &str) -> BackendError {
     BackendError::new(Invalid, NotApplied, message).with("zookeeper", place)
 }
 
-/// Another library has a node there that is named in another way than the URL says.
+/// Another library has a node there, in another layout than that of the URL.
 pub(crate) fn mixed(place: &str, path: &str) -> BackendError {
     let message = "a client with another layout uses this lock, and would not wait for Tenure; set layout= in the URL as its library \
                    names nodes, or use another path";

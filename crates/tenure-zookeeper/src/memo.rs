@@ -1,7 +1,7 @@
-//! Memos: a node apart from the directory of the lock, whose children are its queue and nothing else.
+//! Memos: each is a node outside the directory of the lock, whose children are its queue and nothing else.
 //!
-//! The server removes it when it has expired, if it has TTL nodes (`extendedTypesEnabled`). Where it has
-//! none, a client that leaves a memo removes some that have expired, so that they do not pile up.
+//! The server removes it when it has expired, if it has TTL nodes (`extendedTypesEnabled`). Otherwise a client that
+//! writes a memo removes some that have expired, so that they do not pile up.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ enum Stored {
     Memo(MemoContent),
     /// A newer version wrote it.
     Newer,
-    /// It is no memo.
+    /// It is not a memo.
     Other,
 }
 
@@ -54,7 +54,7 @@ fn time(stat: &Stat) -> Duration {
     Duration::from_millis(u64::try_from(stat.mtime).unwrap_or(0))
 }
 
-/// Below the path of the locks; no lock has this name, for in theirs every `%` is written as `%25`.
+/// Below the path of the locks. No lock has this name, because in the names of locks every `%` is written as `%25`.
 fn folder(session: &EnsembleSession) -> String {
     format!("{}/%memos", session.config.base)
 }
@@ -63,14 +63,14 @@ fn path(session: &EnsembleSession, name: &LockName) -> String {
     format!("{}/{}", folder(session), node::encode(name))
 }
 
-/// Leaves a memo, in one transaction with a look at whether the owner's node is there.
+/// Writes a memo, in one transaction that also checks whether the owner's node is there.
 pub(crate) async fn note(
     store: &SharedState,
     name: &LockName,
     (owner, token): (OwnerId, FencingToken),
     memo: &Memo,
 ) -> Result<Noted, BackendError> {
-    // Only the process whose session it is holds.
+    // Only the process that has the owner's session can hold.
     let Some(session) = store.sessions.with(owner) else { return Ok(Noted::Gone) };
     session.connected().await?;
     let lock = store.directory_of(name);
@@ -94,7 +94,7 @@ pub(crate) async fn note(
     Err(error::wrote(&session.place(), Error::BadVersion))
 }
 
-/// A memo on its way.
+/// A memo that is being written.
 struct Writing<'a> {
     store: &'a SharedState,
     session: &'a EnsembleSession,
@@ -108,7 +108,7 @@ enum Attempt {
     Answered(Noted),
     /// Another client was faster.
     Overtaken,
-    /// The memo that is there is of a newer version.
+    /// A newer version wrote the memo that is there.
     Newer,
 }
 
@@ -135,7 +135,7 @@ impl Writing<'_> {
         let data =
             serde_json::to_vec(&self.content).expect("BUG: a memo of texts and numbers is always JSON");
         writer.add_create(&self.path, &data, &options)?;
-        // The answer to this says what the server's clock shows. That to the creation may not
+        // The answer to this write has the time of the server's clock. The answer to the creation may not
         // (ZOOKEEPER-4026).
         writer.add_set_data(&folder(self.session), &[], None)?;
         match writer.commit().await {
@@ -168,7 +168,7 @@ async fn there(session: &EnsembleSession, path: &str) -> Result<Option<(Stored, 
     }
 }
 
-/// The memo of a lock, as the server knows it behind what was asked before.
+/// The memo of a lock, as the server has it after all earlier requests.
 pub(crate) async fn read(
     store: &SharedState,
     session: &EnsembleSession,
@@ -211,7 +211,7 @@ async fn has_ttl(store: &SharedState, session: &EnsembleSession) -> Result<bool,
     Ok(*store.ensemble.has_ttl.get_or_init(|| has_ttl))
 }
 
-/// Removes some memos that are over; chance chooses where it begins.
+/// Removes some expired memos, and begins at a random one.
 async fn sweep(store: &SharedState, session: &EnsembleSession) {
     let (client, folder) = (&session.client, folder(session));
     let Ok(children) = client.list_children(&folder).await else { return };
@@ -226,15 +226,15 @@ async fn sweep(store: &SharedState, session: &EnsembleSession) {
             continue;
         };
         if content.view(&stat, now).is_none() {
-            // Somebody may have written it anew.
+            // Another client may have written it anew.
             let _ = client.delete(&path, Some(stat.version)).await;
         }
     }
 }
 
-/// So often others may be faster.
+/// How often other clients may be faster.
 const TRIES: usize = 8;
-/// How long the node lasts by which TTL nodes are tried: 1 s.
+/// How long the node lasts that tests for TTL nodes: 1 s.
 const TRIAL: Duration = Duration::from_secs(1);
-/// How many memos one that is left looks at.
+/// How many memos the writer of a memo checks.
 const SWEPT: usize = 4;

@@ -1,5 +1,4 @@
-//! A contender's node: its name, which says its owner's claim, its mode and its number in the queue; and its
-//! content.
+//! A contender's node: its content, and its name, which has its owner's claim, its mode and its number in the queue.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -9,7 +8,7 @@ use tenure_core::{Claim, FencingToken, Label, LockName, Mode, Moment, OwnerId};
 
 use crate::config::Layout;
 
-/// A node in the directory of a lock that claims it, of ours or of another library.
+/// A node that claims a lock, in the directory of that lock, of Tenure or of another library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Contender {
     pub(crate) name: String,
@@ -19,8 +18,8 @@ pub(crate) struct Contender {
 }
 
 impl Contender {
-    /// Reads a name. Whatever ends in a number of ZooKeeper's may want the lock; unless it is ours and says
-    /// otherwise, it wants it alone.
+    /// Reads a name. A node whose name ends in a number of ZooKeeper's may want the lock. It counts as exclusive,
+    /// unless the name is Tenure's and has another mode.
     pub(crate) fn read(name: &str) -> Option<Self> {
         let (rest, sequence) = split(name)?;
         Some(Self { name: name.to_owned(), mode: shared(rest).unwrap_or(Mode::Exclusive), sequence })
@@ -28,8 +27,8 @@ impl Contender {
 }
 
 impl Layout {
-    /// What the name of an owner's node begins with: enough to find it when the reply to its making was lost
-    /// (H6.5, hazard 57).
+    /// How the name of an owner's node begins: enough to find the node when the reply to its creation was lost (H6.5,
+    /// hazard 57).
     pub(crate) fn mark(self, owner: OwnerId) -> String {
         let hex = owner.hex();
         let claim: String = hex[16..].iter().copied().map(char::from).collect();
@@ -63,8 +62,8 @@ impl Layout {
         }
     }
 
-    /// The name of an owner's node up to its number. Modes that others do not know stand before what they
-    /// look for, so that they count the node as one of theirs.
+    /// The name of an owner's node up to its number. A mode that other libraries do not know comes before the text
+    /// that they search for, so that they count the node.
     pub(crate) fn prefix(self, owner: OwnerId, mode: Mode) -> String {
         let mark = self.mark(owner);
         match (self, mode) {
@@ -81,7 +80,7 @@ impl Layout {
     }
 }
 
-/// A name before its number, and the number, which grows beyond 2³¹ − 1 into the negative.
+/// A name before its number, and the number, which becomes negative after 2³¹ − 1.
 fn split(name: &str) -> Option<(&str, i32)> {
     if let Some(found) = [CURATOR, KAZOO].into_iter().find_map(|marker| number(name, marker)) {
         return Some(found);
@@ -92,17 +91,17 @@ fn split(name: &str) -> Option<(&str, i32)> {
         return None;
     }
     let number: i64 = digits.parse().ok()?;
-    // Ten digits that are no number of ZooKeeper's lost their sign to the marker before them.
+    // Ten digits that exceed ZooKeeper's numbers are a negative one: its sign is in the text before them.
     i32::try_from(number).or_else(|_| i32::try_from(-number)).ok().map(|number| (rest, number))
 }
 
-/// A name before this marker, and the number behind it, if that is all there is.
+/// A name before this marker, and the number after it, if nothing else follows.
 fn number<'n>(name: &'n str, marker: &str) -> Option<(&'n str, i32)> {
     let (rest, number) = name.rsplit_once(marker).filter(|(_, number)| number.len() >= DIGITS)?;
     number.parse().ok().map(|number| (rest, number))
 }
 
-/// The mode that one of our names says, without marker and number.
+/// The mode in one of Tenure's names, given without marker and number.
 fn shared(rest: &str) -> Option<Mode> {
     let curator = || rest.strip_prefix("_c_")?.get(36..)?.strip_prefix("-tenure-shared-")?.strip_suffix('-');
     let kazoo = || {
@@ -123,14 +122,14 @@ pub(crate) fn encode(name: &LockName) -> String {
     }
 }
 
-/// The lock that an element of a path is, if it is one of ours.
+/// The lock that an element of a path names, if Tenure wrote that name.
 pub(crate) fn decode(element: &str) -> Option<LockName> {
     let name = percent_decode_str(element).decode_utf8().ok()?;
     let name = LockName::new(name).ok()?;
     (encode(&name) == element).then_some(name)
 }
 
-/// The data of a node of ours.
+/// The data of Tenure's nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NodeRecord {
     pub(crate) owner: OwnerId,
@@ -138,7 +137,7 @@ pub(crate) struct NodeRecord {
     /// When it took its place, since the Unix epoch.
     pub(crate) since_ms: u64,
     pub(crate) ttl_ms: u64,
-    /// It waited, and holds now together with others: the next one in the queue should look again.
+    /// It waited, and now holds together with others: the next waiter in the queue should check again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) entered: bool,
 }
@@ -164,7 +163,7 @@ impl NodeRecord {
     }
 }
 
-/// True for a text that a newer version wrote: it has a format, and those of this version have none.
+/// True for a text that a newer version wrote: it has a format, and texts of this version have none.
 pub(crate) fn is_newer(data: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Stored {
@@ -177,14 +176,15 @@ fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Curator sorts by the text after the last of these.
+/// Curator sorts by the text after the last occurrence of this.
 const CURATOR: &str = "lock-";
-/// kazoo searches for these before the number.
+/// kazoo searches for this before the number.
 const KAZOO: &str = "__lock__";
 const DIGITS: usize = 10;
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// The transaction that made a node: the ensemble counts them all, so later places have larger ones (L2).
+/// The token is the number of the transaction that made the node. The ensemble counts all transactions, so later
+/// places have larger tokens (L2).
 pub(crate) fn token(zxid: i64) -> FencingToken {
     FencingToken::new(u64::try_from(zxid).unwrap_or(0))
 }
@@ -203,8 +203,8 @@ mod tests {
         Mode::Shared { limit: NonZeroU32::new(limit) }
     }
 
-    /// Interop: Curator's `InterProcessMutex` takes what follows the last `lock-` for the number, kazoo's
-    /// `Lock` what its pattern `__lock__(-?\d{10})$` finds.
+    /// Interop: Curator's `InterProcessMutex` takes the text after the last `lock-` as the number, kazoo's `Lock`
+    /// what its pattern `__lock__(-?\d{10})$` finds.
     #[test]
     fn nodes_are_called_as_curator_and_kazoo_call_theirs() {
         let (curator, kazoo) = (Layout::Curator, Layout::Kazoo);
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// A client that may want the lock alone is taken to do so.
+    /// A client that may want the lock exclusively counts as exclusive.
     #[test]
     fn strangers_that_end_in_a_number_contend_alone() {
         for name in [
@@ -251,7 +251,7 @@ mod tests {
         }
     }
 
-    /// L1: each library counts the nodes of its own layout only.
+    /// L1: each library counts only the nodes in its layout.
     #[test]
     fn a_layout_knows_its_nodes() {
         let (curator, kazoo) = (Layout::Curator, Layout::Kazoo);

@@ -20,7 +20,7 @@ pub(crate) struct OwnNode {
     pub(crate) node: Option<CreatedNode>,
     pub(crate) record: NodeRecord,
     pub(crate) last_answer: LastAnswer,
-    /// When it is not wanted any more, unless its owner claims or renews before.
+    /// When it expires, unless its owner claims or renews before.
     due: Moment,
     /// It is being deleted, and does not hold the lock.
     is_leaving: bool,
@@ -42,11 +42,11 @@ pub(crate) struct CreatedNode {
 /// The last answer to the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LastAnswer {
-    /// Not yet that it holds.
+    /// No answer yet that it holds.
     New,
-    /// That it waits, or it may have been seen waiting.
+    /// The answer was that it waits, or another client may have seen it waiting.
     Waits,
-    /// That it holds, since this time; whether its node is watched.
+    /// The answer was that it holds, since this time; and whether its node is watched.
     Holds { since: Moment, is_watched: bool },
 }
 
@@ -85,19 +85,19 @@ impl OwnNode {
         }
     }
 
-    /// Others may have seen it in the queue before it held.
+    /// Other clients may have seen it in the queue before it held.
     pub(crate) fn was_seen(&mut self) {
         if self.last_answer == LastAnswer::New {
             self.last_answer = LastAnswer::Waits;
         }
     }
 
-    /// It is wanted until then, and longer if that was said before (H2.4).
+    /// Keeps it until then, or until a later time that was set before (H2.4).
     pub(crate) fn keep_until(&mut self, until: Moment) {
         self.due = self.due.later(until);
     }
 
-    /// It holds from now on. True if it waited before, or others may think so.
+    /// It holds from now on. True if it waited before, or other clients may have seen it waiting.
     pub(crate) fn enter(&mut self, now: Moment, until: Moment) -> bool {
         if self.holds() {
             self.keep_until(until);
@@ -110,7 +110,7 @@ impl OwnNode {
         has_waited
     }
 
-    /// It does not hold the lock any more. The task that deletes its node has until then.
+    /// It does not hold the lock any more. The task that deletes its node has until `due`.
     pub(crate) fn leave(&mut self, due: Moment) {
         self.is_leaving = true;
         self.due = due;
@@ -125,7 +125,7 @@ impl OwnNode {
         !self.watched.is_empty()
     }
 
-    /// Something happened to a node that it watches: it looks again, and watches anew.
+    /// A node that it watches has changed: it checks the queue again, and watches anew.
     pub(crate) fn on_watched_change(&mut self) {
         self.watched.clear();
         self.watches.clear();
@@ -143,7 +143,7 @@ impl OwnNode {
         }
     }
 
-    /// Remembers that a node is watched; the watch ends with what is received.
+    /// Remembers that a node is watched; the watch ends when the returned receiver resolves.
     pub(crate) fn watch(&mut self, node: &str) -> oneshot::Receiver<()> {
         let (keep, end) = oneshot::channel();
         self.watched.insert(node.to_owned());
@@ -153,7 +153,7 @@ impl OwnNode {
     }
 }
 
-/// All of them.
+/// The nodes of one session.
 #[derive(Debug, Default)]
 pub(crate) struct OwnNodes {
     entries: HashMap<OwnerId, OwnNode>,
@@ -170,7 +170,7 @@ pub(crate) struct NodeDeletion {
 }
 
 impl OwnNodes {
-    /// Before the request is sent that creates the node. False if the session has ended.
+    /// Adds an entry. Call it before the request that creates the node is sent. False if the session has ended.
     pub(crate) fn begin(&mut self, owner: OwnerId, entry: OwnNode, now: Moment) -> bool {
         let lock = entry.lock.clone();
         let is_added = self.add(owner, entry);
@@ -211,8 +211,7 @@ impl OwnNodes {
         self.entries.iter().map(|(owner, entry)| (entry.audience(), *owner)).collect()
     }
 
-    /// The nodes that are not wanted any more, for the caller to delete. They do not hold a lock from here on
-    /// (L5).
+    /// The expired nodes, which the caller must delete. From here on they do not hold a lock (L5).
     pub(crate) fn take_expired(&mut self, now: Moment) -> Vec<NodeDeletion> {
         let expired =
             self.entries.iter_mut().filter(|(_, entry)| !entry.is_deleted_now && entry.due.is_over(now));
@@ -229,10 +228,10 @@ impl OwnNodes {
         self.entries.values().any(|entry| entry.is_leaving || entry.due.is_over(now))
     }
 
-    /// The node of one that was handed out is gone, as far as was known of it then.
+    /// The node of a deletion that was handed out is gone, as far as the node was known then.
     pub(crate) fn on_deleted(&mut self, deletion: &NodeDeletion) {
         match self.entries.get_mut(&deletion.owner) {
-            // Its making was answered meanwhile.
+            // The reply to its creation has arrived since then.
             Some(entry) if entry.node != deletion.node => entry.is_deleted_now = false,
             _ => drop(self.entries.remove(&deletion.owner)),
         }
@@ -263,23 +262,23 @@ impl OwnNodes {
     }
 }
 
-/// The creates of one session that are not answered: entered before they are sent, and removed by what reads
-/// the answer. A caller that is dropped, and an answer that was lost with its connection, leave them here: a
-/// member that hung may carry one out after all.
+/// The creates of one session that are not answered. A create is entered before it is sent, and the code that reads
+/// the answer removes it. It stays here if its caller is dropped, or if its answer was lost with its connection: a
+/// member that hung may carry it out after all.
 ///
-/// Such a member has the request, and often one more to move the session back to it, from when its connection
-/// was tried again. If it goes on before its leader drops it, the session is its own for a moment, and what
-/// was asked of it before is carried out: after everything that was asked over the connection in between. The
-/// node that it makes belongs to a session that lives, so that nothing would end it (L8). But the next write
-/// over our connection breaks it, because the session moved away, and nothing old is carried out once it has
-/// moved back to us. So there is a write with each beat while creates are in flight, and a look behind each
-/// connection that is made again.
+/// Such a member has the request. It often has a later one too, which moves the session back to it, from when the
+/// driver tried to connect to it again. If the member continues before its leader drops it, it has the session for a
+/// moment. Then it carries out the earlier requests: after everything that was requested over the connection in
+/// between. The node that it makes belongs to a session that lives, so nothing would end it (L8). But the next write
+/// over this client's connection breaks that connection, because the session moved away. Once the session has moved
+/// back to this client, nothing old is carried out. So while creates are in flight, there is a write with each beat,
+/// and a search after each reconnect.
 ///
-/// The engine repeats the release of such an owner for a ttl, which is less than such a member may take.
+/// The engine repeats the release of such an owner for a ttl, which may be less than such a member takes.
 #[derive(Debug, Default)]
 pub(crate) struct CreatesInFlight {
     creates: BTreeMap<(String, OwnerId), UnansweredCreate>,
-    /// How often the session was connected again.
+    /// How often the session has reconnected.
     connection: u64,
 }
 
@@ -288,7 +287,7 @@ struct UnansweredCreate {
     requests: usize,
     /// When the last of them was sent.
     since: Moment,
-    /// The connection behind which there was nothing of it; at first the one over which it is asked for.
+    /// The latest connection after whose start a search found nothing of it; at first the one over which it is sent.
     seen: u64,
 }
 
@@ -300,7 +299,7 @@ impl CreatesInFlight {
         unanswered.since = now;
     }
 
-    /// The answer was read. It says nothing of an earlier request.
+    /// The answer was read. It proves nothing about an earlier request.
     pub(crate) fn on_answer(&mut self, lock: &str, owner: OwnerId) {
         let key = (lock.to_owned(), owner);
         if let Some(unanswered) = self.creates.get_mut(&key) {
@@ -311,12 +310,12 @@ impl CreatesInFlight {
         }
     }
 
-    /// The session is connected again: all are looked for once more.
+    /// The session has reconnected: all are searched for once more.
     pub(crate) fn on_connected(&mut self) {
         self.connection += 1;
     }
 
-    /// Whether there are any, once the oldest are forgotten.
+    /// Forgets the oldest ones, then returns whether any are left.
     pub(crate) fn are_any(&mut self, now: Moment) -> bool {
         self.creates.retain(|_, unanswered| unanswered.since.elapsed(now) <= OLD);
         while self.creates.len() > MANY {
@@ -327,7 +326,7 @@ impl CreatesInFlight {
         !self.creates.is_empty()
     }
 
-    /// Whose nodes are to be looked for where, and the connection behind which that is.
+    /// The present connection, and the owners whose nodes must be searched for after it was made, by lock.
     pub(crate) fn due(&self) -> (u64, BTreeMap<String, Vec<OwnerId>>) {
         let mut by_lock: BTreeMap<String, Vec<OwnerId>> = BTreeMap::new();
         for ((lock, owner), _) in self.creates.iter().filter(|(_, create)| create.seen < self.connection) {
@@ -336,7 +335,7 @@ impl CreatesInFlight {
         (self.connection, by_lock)
     }
 
-    /// Behind this connection there is nothing of it.
+    /// A search after this connection was made found nothing of it.
     pub(crate) fn on_seen(&mut self, connection: u64, lock: &str, owner: OwnerId) {
         if let Some(unanswered) = self.creates.get_mut(&(lock.to_owned(), owner)) {
             unanswered.seen = unanswered.seen.max(connection);
@@ -344,10 +343,10 @@ impl CreatesInFlight {
     }
 }
 
-/// A leader drops a member that hangs after `syncLimit` ticks, ten seconds by default, and what that one has
-/// not sent by then is void.
+/// A leader drops a member that hangs after `syncLimit` ticks, ten seconds by default. What the member has not sent
+/// by then is void.
 const OLD: Duration = Duration::from_secs(600);
-/// A look for each of these when the connection is made again.
+/// Each of these costs a search after each reconnect.
 const MANY: usize = 1024;
 
 const SHORT_TURN: Duration = Duration::from_millis(100);
@@ -383,7 +382,7 @@ mod tests {
         (own_nodes, claim.owner)
     }
 
-    /// L5, L8: what is over stays over, and is handed out once for deletion.
+    /// L5, L8: a node that has expired stays expired, and is handed out once for deletion.
     #[test]
     fn who_is_overdue_holds_nothing_and_is_deleted_by_one() {
         let (mut own_nodes, owner) = with_one();
@@ -423,7 +422,7 @@ mod tests {
         assert_eq!(own_nodes.take_unwatched(at(3)).len(), 1, "it could not be watched");
     }
 
-    /// Claim 5: also one that was over, as long as nobody deletes it.
+    /// Claim 5: even a place that has expired, as long as no task deletes it.
     #[test]
     fn a_place_is_kept_by_asking_and_one_that_is_given_up_stays_so() {
         let (mut own_nodes, owner) = with_one();
@@ -435,7 +434,7 @@ mod tests {
         assert!(own_nodes.has_expired(at(11)));
     }
 
-    /// L8: its making was answered, or its owner came back, while what was known of it was deleted.
+    /// L8: the reply to its creation arrived, or its owner came back, while the known node was being deleted.
     #[test]
     fn who_left_is_forgotten_unless_there_is_another_node() {
         let (mut own_nodes, owner) = with_one();
@@ -497,8 +496,8 @@ mod tests {
         assert!(!in_flight.due().1.contains_key("/t/0"), "the oldest goes first");
     }
 
-    /// Hazard 57: what was asked for over a connection happens after it broke, and a look that found it
-    /// unsettled counts not.
+    /// Hazard 57: a request over a connection may take effect after that connection broke. A search counts only for
+    /// the connection over which it began.
     #[test]
     fn each_is_looked_for_behind_every_connection_until_nothing_is_there() {
         let mut in_flight = CreatesInFlight::default();

@@ -1,46 +1,45 @@
-//! `Pulse`: the latest time at which the leader has certainly heard of a session.
+//! `Pulse`: the latest time at which the leader has certainly touched a session.
 
 use std::{collections::VecDeque, time::Duration};
 
 use tenure_core::Moment;
 
-/// The latest time at which the leader has provably heard of our session. It ends the session one timeout
-/// after it last heard of it.
+/// The latest time at which the leader has provably *touched* this session: learned that it is alive, and restarted
+/// its timeout. The leader ends the session one timeout after it last touched it.
 ///
-/// # Why a write does not say it
-/// Only the leader ends sessions. A follower that serves us answers pings and reads by itself, and tells its
-/// leader of us only when that asks it, every half tick, in its stream of messages. Writes and `sync`s that
-/// it passes on tell the leader nothing. The stream may be held up, for as long as the leader bears with the
-/// follower (`syncLimit`): then a write is still carried out while the leader counts from what it heard
-/// before. So we do not assume how long that takes, but prove it from the order of messages.
+/// # Why a write does not prove it
+/// Only the leader ends sessions. The follower that serves this client answers pings and reads by itself. It reports
+/// the session to its leader only when the leader asks, every half tick, in its stream of messages. Writes and
+/// `sync`s that the follower passes on touch no session. The stream may be held up, for as long as the leader
+/// tolerates the follower (`syncLimit`). Then a write is still carried out while the leader counts from an earlier
+/// touch. So this code does not assume how long that takes, but proves the touch from the order of messages.
 ///
 /// # Proof
-/// A *beat* is a `sync`: the follower notes us, passes it on to the leader, and answers when the leader's
-/// answer has come back. Let beat A be answered, then beat B be sent at least half a tick later, and then a
-/// write W be sent after the answer to B; all three succeed.
+/// A *beat* is a `sync`: the follower notes the session, passes the beat on to the leader, and answers when the
+/// leader's answer has come back. Let beat A be answered, then beat B be sent at least half a tick later. After the
+/// answer to B, let a write W be sent; all three succeed.
 ///
-/// * **Over one connection**, a follower has one leader. Between its answers to A and B the leader has put a
-///   question into the stream to our follower, as it does so every half tick. The stream keeps order: the
-///   question arrived after the leader's answer to A, so when we had been noted for A, and before its answer
-///   to B. The follower answers it immediately. W takes the same way to the leader behind that answer. So when W
-///   is carried out, the leader has heard of us after A was sent.
-/// * **If the connection changed in between**, the new one was accepted by asking the leader, which thereby
-///   heard of us, after A was answered.
+/// * **Over one connection**, a follower has one leader. Between its answers to A and B the leader has put a question
+///   into the stream to this follower, as it does every half tick. The stream keeps order. So the question arrived
+///   after the leader's answer to A, when the follower had noted the session for A, and before the leader's answer to
+///   B. The follower answers the question immediately. W takes the same way to the leader, after that answer. So when
+///   W is carried out, the leader has touched the session after A was sent.
+/// * **If the connection changed in between**, a server asked the leader before it accepted the new one. The leader
+///   thereby touched the session, after A was answered.
 ///
-/// Either way the leader that carried out W, with the session alive and a quorum behind it, lets it live for
-/// one time-out from when A was *sent* at least (it rounds up to a tick). One that is elected later starts
-/// all time-outs anew, and after W: it asks a quorum first, which has W. One that was deposed before cannot
-/// carry out W. The session itself was made by a leader after we began to connect, which counts as a first A.
+/// Either way, the leader carried out W with the session alive and a quorum behind it. It keeps the session for at
+/// least one timeout from when A was *sent* (it rounds up to a tick). A leader that is elected later starts all
+/// timeouts anew, and after W: it asks a quorum first, which has W. A leader that was deposed before cannot carry out
+/// W. A leader made the session itself after this client began to connect, which counts as a first A.
 ///
 /// # What is assumed
-/// The leader asks no more than an eighth of a tick late while it answers others, clocks run at the same rate
-/// (A1: the drift), and the tick of the URL is no shorter than the servers'. All members serve sessions of
-/// the same length.
+/// The leader asks no more than an eighth of a tick late while it answers others. Clocks run at the same rate (A1:
+/// the drift). The tick of the URL is no shorter than the servers'. All members serve sessions of the same length.
 #[derive(Debug)]
 pub(crate) struct Pulse {
-    /// When the last beat was sent of which the leader has heard.
+    /// When the last beat was sent after which the leader has touched the session.
     heard: Moment,
-    /// Beats since then: sent, answered.
+    /// Beats since then: when each was sent and answered.
     beats: VecDeque<(Moment, Moment)>,
     /// From the answer to A until B is sent.
     spacing: Duration,
@@ -67,13 +66,13 @@ impl Pulse {
         self.beats.push_back((sent, answered));
     }
 
-    /// Of what the leader has heard that carries out a write sent from now on.
+    /// The leader that carries out a write sent from now on has touched the session at this time or later.
     pub(crate) fn heard(&self) -> Moment {
         self.heard
     }
 }
 
-/// There are four in a tick, and those of the last tick are needed.
+/// A tick has four beats, and those of the last tick are needed.
 const KEPT: usize = 16;
 
 #[cfg(test)]
@@ -94,7 +93,7 @@ mod tests {
         pulse.heard()
     }
 
-    /// Hazard 58: what is not proven is not believed.
+    /// Hazard 58: what is not proven does not count.
     #[test]
     fn a_beat_counts_once_another_one_was_sent_half_a_tick_after_its_answer() {
         assert_eq!(pulse(&[]), at(1000));

@@ -20,7 +20,7 @@ impl NodeQueue {
         let mut contenders: Vec<_> = children.into_iter().filter_map(|name| Contender::read(name)).collect();
         let is_at_the_wrap =
             contenders.iter().any(|c| c.sequence > FAR) && contenders.iter().any(|c| c.sequence < -FAR);
-        // Behind 2³¹ − 1 comes −2³¹, and behind −1 comes 0.
+        // After 2³¹ − 1 comes −2³¹, and after −1 comes 0.
         let key = |c: &Contender| {
             if is_at_the_wrap { i64::from(c.sequence.cast_unsigned()) } else { i64::from(c.sequence) }
         };
@@ -43,7 +43,7 @@ impl NodeQueue {
         Mode::leading(queue) == self.contenders.len() + 1
     }
 
-    /// Those that clients of this layout do not count.
+    /// The nodes that clients of this layout do not count.
     pub(crate) fn unknown_to(&self, layout: Layout) -> impl Iterator<Item = &Contender> {
         self.contenders.iter().filter(move |c| !layout.is_of(&c.name))
     }
@@ -68,7 +68,7 @@ impl NodeQueue {
         let Some(own) = self.waiters().get(ahead) else { return Vec::new() };
         match ahead.checked_sub(1) {
             Some(before) => vec![&self.waiters()[before].name],
-            // All holders have to go, so the last one will do.
+            // All holders must leave, so watching the last one is enough.
             None if own.mode == Mode::Exclusive => {
                 self.holders().last().map(|c| c.name.as_str()).into_iter().collect()
             }
@@ -81,11 +81,11 @@ impl NodeQueue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueuePosition {
     Holds,
-    /// So many wait before it.
+    /// This many waiters are before it.
     Waits(usize),
 }
 
-/// Numbers that are no neighbours of zero.
+/// A number beyond this is far from zero.
 const FAR: i32 = 1 << 30;
 /// Holders that one waiter watches at most; of more, those that came last are found by asking again.
 const WATCHED: usize = 64;

@@ -1,7 +1,7 @@
-//! `EnsembleSession`: one session with the ensemble, what it has proven, what it is asked, and its thread.
+//! `EnsembleSession`: one session with the ensemble, its proofs, its requests, and its thread.
 //!
-//! The thread sends beats, passes on watches, deletes nodes that are not renewed or were made late, and ends
-//! the session.
+//! The thread sends beats, passes on what watches report, deletes nodes that are not renewed or were made late, and
+//! ends the session.
 
 use std::{
     sync::{
@@ -32,20 +32,19 @@ use crate::{
     queue::NodeQueue,
 };
 
-/// A session and its nodes, which vanish with it. Its time-out is what lets leases end when their process is
-/// gone.
+/// A session and its nodes, which end with it. Its timeout lets leases end when their process is gone.
 ///
 /// # Timing
-/// It is asked for with the ttl and some slack (1½ ticks). A quorum write, together with what the [`Pulse`]
-/// proved before it, makes belief true: see [`proven`](Self::proven). Its thread beats four times per tick as
-/// long as it lives, so that it needs no other runtime (H2.5), and deletes the nodes that no owner renews any
-/// more: the ensemble would not.
+/// It is requested with the ttl and some slack (1½ ticks). A quorum write, together with what the [`Pulse`] proved
+/// before it, proves that a lease is valid: see [`proven`](Self::proven). Its thread beats four times per tick as
+/// long as it lives, so that it needs no other runtime (H2.5). The thread also deletes the nodes that no owner renews
+/// any more: the ensemble would not.
 pub(crate) struct EnsembleSession {
     pub(crate) client: Client,
     pub(crate) config: Arc<Config>,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) notifier: Notifier,
-    /// The time-out that the ensemble gave it.
+    /// The timeout that the ensemble granted.
     span: Duration,
     pulse: Mutex<Pulse>,
     own_nodes: Mutex<OwnNodes>,
@@ -67,7 +66,7 @@ pub(crate) struct NewSession {
 }
 
 impl EnsembleSession {
-    /// With the orders that its thread is to carry out.
+    /// A new session, and the orders that its thread is to carry out.
     pub(crate) fn new(birth: NewSession) -> (Arc<Self>, mpsc::Receiver<SessionOrder>) {
         let NewSession { client, config, host, notifier, opened } = birth;
         let (orders, inbox) = mpsc::channel(ORDERS);
@@ -87,12 +86,12 @@ impl EnsembleSession {
         (Arc::new(session), inbox)
     }
 
-    /// For errors: which servers.
+    /// The servers, for errors.
     pub(crate) fn place(&self) -> String {
         self.config.place_name()
     }
 
-    /// The longest ttl for which it can vouch.
+    /// The longest ttl that it can guarantee.
     pub(crate) fn longest(&self) -> Duration {
         self.span.saturating_sub(self.config.slack())
     }
@@ -105,18 +104,18 @@ impl EnsembleSession {
         Err(error::too_long(&self.place(), ttl, self.longest(), self.span))
     }
 
-    /// Waits until a quorum write that is sent from now on, and succeeds, shows that the ensemble keeps this
-    /// session for the ttl from `started` at least. Usually it does so immediately.
+    /// Waits until a quorum write that is sent from now on, and succeeds, proves this: the ensemble keeps the session
+    /// for the ttl from `started` at least. Usually it returns immediately.
     ///
-    /// OK because the write is carried out by a leader that has heard of us at [`Pulse::heard`] or later, and
-    /// keeps us for the span from then: `heard + span ≥ started + ttl` (L1, hazard 58).
+    /// OK because the leader that carries out the write has touched this session at [`Pulse::heard`] or later, and
+    /// keeps it for the span from then: `heard + span ≥ started + ttl` (L1, hazard 58).
     pub(crate) async fn proven(&self, started: Moment, ttl: Duration) -> Result<(), BackendError> {
         self.vouches_for(ttl)?;
         let spare = self.span.saturating_sub(ttl);
         self.until(|session| started.boot <= locked(&session.pulse).heard().boot + spare).await
     }
 
-    /// Waits until it can be asked something.
+    /// Waits until the session can take requests.
     pub(crate) async fn connected(&self) -> Result<(), BackendError> {
         self.until(|_| true).await
     }
@@ -143,7 +142,7 @@ impl EnsembleSession {
     }
 
     pub(crate) fn end(&self) {
-        // OK to ignore because a thread that has ended, or has too much to do, finds it out from the flag.
+        // OK to ignore because the flag is enough for a thread that has ended or has too much to do.
         self.is_over.store(true, Ordering::Release);
         let _ = self.orders.try_send(SessionOrder::End);
         self.changed.notify_waiters();
@@ -158,7 +157,7 @@ impl EnsembleSession {
         self.own_nodes().get(owner).map(act)
     }
 
-    /// Whether it has no nodes and was not used for so long.
+    /// True if it has no nodes and was not used for [`IDLE`].
     fn is_idle(&self, now: Moment) -> bool {
         self.own_nodes().is_empty() && locked(&self.used).elapsed(now) > IDLE
     }
@@ -180,12 +179,13 @@ impl EnsembleSession {
         }
     }
 
-    /// Has the thread wait for what is watched. False if it has too much to do: then it is not waited for.
+    /// Makes the thread wait for the watched change. False if it has too much to do: then the change is not waited
+    /// for.
     pub(crate) fn watch(&self, watch: NodeWatch) -> bool {
         self.orders.try_send(SessionOrder::Watch(watch)).is_ok()
     }
 
-    /// The access rights of the nodes that we make.
+    /// The access rights of the nodes that Tenure makes.
     pub(crate) fn acls(&self) -> Acls<'static> {
         match self.config.access() {
             Access::Open => Acls::anyone_all(),
@@ -193,11 +193,11 @@ impl EnsembleSession {
         }
     }
 
-    /// The children of a lock's directory, none of them older than this question: behind a `sync`, without
-    /// which a follower that is behind its leader shows a queue that an owner has left long ago. `None` if
+    /// The children of a lock's directory, none of them older than this request. The list comes after a `sync`:
+    /// without it, a follower that is behind its leader shows a queue that an owner has left long ago. `None` if
     /// there is no directory.
     pub(crate) async fn seen_now(&self, lock: &str) -> Result<Option<Vec<String>>, Error> {
-        // Both are sent at once, in this order.
+        // Both are sent immediately, in this order.
         let (synced, listed) = join!(self.client.sync(lock), self.client.list_children(lock));
         synced?;
         match listed {
@@ -206,9 +206,9 @@ impl EnsembleSession {
         }
     }
 
-    /// The children of a lock's directory behind a quorum write. `None` if that node is not there.
+    /// The children of a lock's directory, listed after a quorum write. `None` if `node` is not there.
     pub(crate) async fn seen_by_quorum(&self, lock: &str, node: &str) -> Result<Option<Vec<String>>, Error> {
-        // Both are sent at once, in this order.
+        // Both are sent immediately, in this order.
         let (checked, listed) = join!(self.write(node), self.client.list_children(lock));
         match checked {
             Ok(()) => listed.map(Some),
@@ -220,25 +220,25 @@ impl EnsembleSession {
     /// A quorum write that changes nothing and checks that a node is there. It breaks a connection that the
     /// session has left.
     ///
-    /// It is sent here, and not when it is first polled: who lists behind it relies on the order.
+    /// It is sent here, and not when it is first polled: a caller that lists after it relies on the order.
     fn write(&self, node: &str) -> impl Future<Output = Result<(), MultiWriteError>> {
         let mut writer = self.client.new_multi_writer();
         let sent = writer.add_check_version(node, ANY_VERSION).map(|()| writer.commit());
         async move { sent?.await.map(drop) }
     }
 
-    /// Looks for an owner's node by what its name begins with. What was asked before, over this or an earlier
-    /// connection, has happened by then (H6.5, hazard 57): the write comes behind it, and the list behind the
-    /// write. If not, the session moves away for that, and the next write breaks our connection (see
-    /// [`CreatesInFlight`](crate::own_nodes::CreatesInFlight)).
+    /// Searches for an owner's node by the beginning of its name. Earlier requests, over this or an earlier
+    /// connection, have taken effect by then (H6.5, hazard 57): the write comes after them, and the list after the
+    /// write. A request that takes effect even later must move the session away first. Then the next write breaks
+    /// this client's connection (see [`CreatesInFlight`](crate::own_nodes::CreatesInFlight)).
     pub(crate) async fn find(&self, lock: &str, owner: OwnerId) -> Result<Option<Contender>, Error> {
         let mark = self.config.layout.mark(owner);
         let children = self.seen_by_quorum(lock, lock).await?;
         Ok(children.and_then(|children| NodeQueue::read(&children).marked(&mark).cloned()))
     }
 
-    /// Deletes a node that is not wanted any more. It may be gone already. If its name is not known, all that
-    /// were made for the owner.
+    /// Deletes a node that is not wanted any more. It may be gone already. If its name is not known, deletes all
+    /// nodes that were made for the owner.
     pub(crate) async fn delete(&self, deletion: &NodeDeletion) -> Result<Released, Error> {
         if let Some(node) = &deletion.node {
             return self.delete_named(&deletion.lock, &node.name).await;
@@ -256,7 +256,7 @@ impl EnsembleSession {
         is_released(self.client.delete(&format!("{lock}/{name}"), None).await)
     }
 
-    /// Deletes the nodes that were made late for these owners. Answers for whom there is none left.
+    /// Deletes the nodes that were made late for these owners. Returns the owners that have none left.
     async fn delete_late(&self, lock: &str, owners: &[OwnerId]) -> Result<Vec<OwnerId>, Error> {
         let Some(children) = self.seen_by_quorum(lock, lock).await? else { return Ok(owners.to_vec()) };
         let queue = NodeQueue::read(&children);
@@ -269,7 +269,8 @@ impl EnsembleSession {
         Ok(settled)
     }
 
-    /// All but the one that it has. False if one is being made: that may be any of these.
+    /// Deletes all nodes of an owner but the one that its entry has. False if one is being made, which may be any of
+    /// these.
     async fn delete_late_of(&self, lock: &str, owner: OwnerId, queue: &NodeQueue) -> Result<bool, Error> {
         for late in queue.all_marked(&self.config.layout.mark(owner)) {
             let path = format!("{lock}/{}", late.name);
@@ -283,7 +284,7 @@ impl EnsembleSession {
                 match own_nodes.get(owner).map(|entry| entry.node.as_ref()) {
                     Some(None) => return Ok(false),
                     Some(Some(node)) if node.name == late.name => continue,
-                    // It is sent here. A claim that adopts a node from now on asks the ensemble behind this
+                    // The deletion is sent here. A claim that adopts a node from now on asks the ensemble after this
                     // deletion whether the node is there (L1).
                     Some(Some(_)) | None => self.client.delete(&path, None),
                 }
@@ -399,7 +400,7 @@ fn on_state(session: &EnsembleSession, state: SessionState) {
     session.notify_all();
 }
 
-/// Deletes nodes that were made late. What is not settled by this is looked for again a beat later.
+/// Deletes nodes that were made late. What this does not settle is searched for again a beat later.
 fn look_for_late(session: Arc<EnsembleSession>) -> BoxFuture<'static, Done> {
     Box::pin(async move {
         let now = session.host.now();
@@ -475,7 +476,7 @@ fn wait(watch: NodeWatch) -> BoxFuture<'static, Done> {
     })
 }
 
-/// A holder's own node, which a `break` takes away.
+/// Watches a holder's own node, which a `break` deletes.
 fn watch_own(session: Arc<EnsembleSession>, owner: OwnerId, node: String) -> BoxFuture<'static, Done> {
     Box::pin(async move {
         let changed = Done::Changed { owner, audience: Audience::Holders };
@@ -485,7 +486,7 @@ fn watch_own(session: Arc<EnsembleSession>, owner: OwnerId, node: String) -> Box
                 Err(Error::NoNode) => return changed,
                 Err(_) => return Done::Unwatched { owner },
             };
-            // Else it is its entering, which we wrote ourselves.
+            // Any other event is this client's own write, when the holder entered.
             if watcher.changed().await.event_type == EventType::NodeDeleted {
                 return changed;
             }
@@ -500,7 +501,7 @@ async fn finish(session: Arc<EnsembleSession>, tasks: SessionTasks, mut state: S
     let entries = session.own_nodes().close();
     drop((entries, tasks));
     let host = session.host.clone();
-    // The driver closes the session with its last handle.
+    // The driver closes the session when its last handle is dropped.
     drop(session);
     if state.peek_state().is_terminated() {
         return;
@@ -510,12 +511,12 @@ async fn finish(session: Arc<EnsembleSession>, tasks: SessionTasks, mut state: S
     select(Box::pin(closed), patience).map(drop).await;
 }
 
-/// Of a check that a node is there, whatever was written to it.
+/// For a check that a node is there, whatever was written to it.
 pub(crate) const ANY_VERSION: i32 = -1;
 
-/// Watches that wait to be taken by the thread.
+/// How many watches may wait for the thread.
 const ORDERS: usize = 1024;
-/// After which a session that has no nodes ends. The next claim begins another one.
+/// After this time without use, a session that has no nodes ends. The next claim begins another one.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// How often it checks for expired nodes, if it has nodes.
@@ -547,7 +548,7 @@ mod tests {
         session.client.list_children(lock).await.unwrap_or_default()
     }
 
-    /// L1, L6, hazard 57: as if a member that hung had carried out what was asked of it.
+    /// L1, L6, hazard 57: nodes appear as if a member that hung had carried out its old requests.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_was_made_late_is_deleted_over_the_next_connection_and_what_is_wanted_is_not() {
         let server = ZooKeeperServer::start();
@@ -555,7 +556,7 @@ mod tests {
         let url = format!("zookeeper://127.0.0.1:{}/tenure", proxy.port());
         let zookeeper = ZooKeeper::new(Config::from_url(&url).unwrap(), Arc::new(TokioHost));
         let backend: BackendHandle = Arc::new(zookeeper.clone());
-        // In the order in which it is looked for them.
+        // In the order in which they are searched for.
         let players =
             ["being-made", "elsewhere", "gone", "held"].map(|lock| Player::new(backend.clone(), lock));
         let locks = players.each_ref().map(|player| format!("/tenure/{}", player.claim.name));

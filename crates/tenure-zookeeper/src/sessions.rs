@@ -1,4 +1,4 @@
-//! `SessionPool`: one session for each ttl, but not for too many, begun when it is first needed.
+//! `SessionPool`: one session for each ttl, but not for too many ttls. A session begins when it is first needed.
 
 use std::{
     collections::HashMap,
@@ -35,7 +35,7 @@ pub(crate) struct SessionPool {
     slots: Mutex<HashMap<Duration, Slot>>,
 }
 
-/// A session that was begun; `None` until it is known what became of it. Its thread keeps it.
+/// A session that was begun; `None` until it is open or has failed. Its thread keeps it alive.
 type Slot = watch::Receiver<Option<Result<Weak<EnsembleSession>, BackendError>>>;
 
 impl SessionPool {
@@ -43,10 +43,10 @@ impl SessionPool {
         Self { config: Arc::new(config), host, notifier: Notifier::default(), slots: Mutex::default() }
     }
 
-    /// The one in which leases of this ttl live; for an owner that has a node already, the one that has it.
+    /// The session for leases of this ttl; for an owner that already has a node, the session of that node.
     ///
     /// # Cancel safety
-    /// The session is opened all the same, and used by the next request.
+    /// The session is opened anyway, and the next request uses it.
     pub(crate) async fn of(
         &self,
         ttl: Duration,
@@ -60,7 +60,7 @@ impl SessionPool {
         Ok(session)
     }
 
-    /// Any session, for a request without a ttl: the longest, which is the last to give a server up.
+    /// Any session, for a request without a ttl: the longest, which is the last to leave a server that does not answer.
     pub(crate) async fn any(&self) -> Result<Arc<EnsembleSession>, BackendError> {
         match self.living().into_iter().max_by_key(|session| session.longest()) {
             Some(session) => Ok(session),
@@ -68,7 +68,7 @@ impl SessionPool {
         }
     }
 
-    /// The one that has this owner's node.
+    /// The session that has this owner's node.
     pub(crate) fn with(&self, owner: OwnerId) -> Option<Arc<EnsembleSession>> {
         self.living().into_iter().find(|session| session.with_entry(owner, |_| ()).is_some())
     }
@@ -83,7 +83,7 @@ impl SessionPool {
     async fn begun(&self, ttl: Duration) -> Result<Arc<EnsembleSession>, BackendError> {
         let mut slot = self.slot(ttl);
         let known = slot.wait_for(Option::is_some).await.ok().and_then(|known| known.clone());
-        // Without a thread for it there is nobody who could say more.
+        // Its thread has ended without a result, so no more is known.
         let over = || error::over(&self.config.place_name());
         known.unwrap_or_else(|| Err(over()))?.upgrade().ok_or_else(over)
     }
@@ -133,11 +133,11 @@ impl Drop for SessionPool {
     }
 }
 
-/// Begins a session, and looks at the same time whether the servers of the URL are one ensemble. One that is put in
-/// the place of another is asked when the next session begins.
+/// Begins a session, and checks at the same time whether the servers of the URL are one ensemble. A server that
+/// replaces another one is asked when the next session begins.
 ///
 /// # Errors
-/// If one of the servers runs alone beside others, two of them lead, none says what it is, or no session can be opened.
+/// If one of several servers runs alone, two of them lead, none reports its role, or no session can be opened.
 async fn open(
     config: &Config,
     credentials: &Credentials,
@@ -162,10 +162,10 @@ async fn open(
     }
 }
 
-/// Connects, and says when it began to: the first of several tries that succeeds.
+/// Connects, and returns when the attempt began: the first of several attempts that succeeds.
 ///
-/// The driver tries the servers in an order of its own, and waits long for one that hangs. A program that has
-/// just been started need not: where nothing is heard, another try begins beside the first.
+/// The driver tries the servers in an order that it chooses, and waits long for one that hangs. A program that has
+/// just been started need not: if no answer arrives, another attempt begins next to the first.
 async fn begin(
     config: &Config,
     credentials: &Credentials,
@@ -175,7 +175,7 @@ async fn begin(
     let attempt =
         |began: Moment| async move { connect(config, credentials, ttl).await.map(|client| (client, began)) };
     let mut tries = FuturesUnordered::from_iter([attempt(host.now())]);
-    // Each draws its own order: of so many tries, one begins with a server that answers.
+    // Each attempt draws its order: of so many, one begins with a server that answers.
     let mut left = if config.hosts.len() == 1 { 1 } else { 4 * config.hosts.len() };
     loop {
         let silence = host.sleep_until(host.now() + SILENCE);
@@ -212,8 +212,7 @@ async fn refused(config: &Config, host: &dyn Host, error: Error) -> BackendError
 
 /// One round through all servers.
 async fn connect(config: &Config, credentials: &Credentials, ttl: Duration) -> Result<Client, Error> {
-    // A server that says nothing for this long is left for another one, early enough for a renewal to be
-    // tried again.
+    // A server that is silent for this long is left for another one, early enough to try a renewal again.
     let patience = (ttl / 4).clamp(LEAST_PATIENCE, config.connect_timeout);
     let connector = Client::connector()
         .with_session_timeout(ttl + config.slack())
@@ -222,9 +221,8 @@ async fn connect(config: &Config, credentials: &Credentials, ttl: Duration) -> R
     credentials.connect(connector, &config.place_name()).await
 }
 
-/// For which ttl the session of a ttl is begun, beside those that there are. A session costs a thread, and a
-/// connection of the 60 that a server allows each machine (`maxClientCnxns`), so that those that few programs
-/// use share.
+/// The ttl whose session serves this ttl, next to those that there are. A session costs a thread, and one of the 60
+/// connections that a server allows each machine (`maxClientCnxns`). So ttls that few programs use share sessions.
 fn served_as<'a>(ttl: Duration, begun: impl Iterator<Item = &'a Duration>) -> Duration {
     let (mut odd, mut is_begun) = (0, false);
     for &other in begun {
@@ -234,15 +232,15 @@ fn served_as<'a>(ttl: Duration, begun: impl Iterator<Item = &'a Duration>) -> Du
     if is_begun || odd < ODD { ttl } else { rounded(ttl) }
 }
 
-/// The common one that is no shorter. It is less than twice as long, from a second to a minute. A server that
-/// does not allow a session of that length gives the longest that it allows, which serves if the ttl itself
+/// The shortest common ttl that is no shorter. It is less than twice as long, from a second to a minute. A server
+/// that does not allow a session of that length grants the longest that it allows, which is enough if the ttl itself
 /// is allowed.
 fn rounded(ttl: Duration) -> Duration {
     let common = COMMON_MS.iter().map(|&ms| Duration::from_millis(ms));
     common.into_iter().find(|common| ttl <= *common).unwrap_or(ttl)
 }
 
-/// It is being begun, or lives.
+/// True if it is being opened, or is alive.
 fn is_of_use(slot: &Slot) -> bool {
     match slot.borrow().as_ref() {
         None => slot.has_changed().is_ok(),
@@ -251,14 +249,14 @@ fn is_of_use(slot: &Slot) -> bool {
     }
 }
 
-/// Ttls that always have a session of their own: up to a minute, an hour, a day.
+/// Ttls that always have a separate session: up to a minute, an hour, a day.
 const COMMON_MS: [u64; 23] = [
     250, 500, 1_000, 2_000, 3_000, 5_000, 10_000, 15_000, 20_000, 30_000, 60_000, 120_000, 180_000, 300_000,
     600_000, 900_000, 1_800_000, 3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000, 86_400_000,
 ];
-/// How many other ttls have one at a time, before further ones are rounded up.
+/// How many other ttls have a separate session at the same time, before further ones are rounded up.
 const ODD: usize = 4;
-/// How long to wait for an answer before another attempt to connect starts beside the others.
+/// How long to wait for an answer before another attempt to connect starts next to the others.
 const SILENCE: Duration = Duration::from_millis(150);
 const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 
@@ -274,8 +272,8 @@ mod tests {
         secs.iter().map(|secs| Duration::from_secs_f64(*secs)).collect()
     }
 
-    /// Common ones and the first few others have sessions of exactly their length: a crash is noticed no
-    /// later for it.
+    /// Common ttls and the first few others have sessions of exactly their length: sharing does not delay the notice
+    /// of a crash.
     #[test]
     fn few_ttls_are_served_exactly_and_many_share() {
         let mut begun = Vec::new();
@@ -290,7 +288,7 @@ mod tests {
         assert_eq!(served_as(longer, begun.iter()), Duration::from_secs(60));
     }
 
-    /// Which one a look took was chance, and so was how long it waited for a server that was slow.
+    /// Otherwise chance would choose the session, and so how long a request waits for a slow server.
     #[tokio::test]
     async fn a_request_without_a_ttl_takes_the_longest() {
         let server = ZooKeeperServer::start();
@@ -304,8 +302,8 @@ mod tests {
         }
     }
 
-    /// Two that were started without the lines of an ensemble each granted the lock to another client, and `doctor` found them
-    /// in order. L1.
+    /// L1: two servers that were started without the lines of an ensemble would each grant the lock to another
+    /// client.
     #[tokio::test]
     async fn servers_that_run_alone_are_refused_where_the_url_names_several() {
         let servers = [ZooKeeperServer::start(), ZooKeeperServer::start()];

@@ -46,7 +46,7 @@ impl Directories {
         }
         if !is_there(session, path).await? {
             make_directory(session, path).await.map_err(|error| error::wrote(&session.place(), error))?;
-            // Somebody may have been faster.
+            // Another client may have been faster.
             is_there(session, path).await?;
         }
         let mut known = locked(&self.0);
@@ -57,7 +57,7 @@ impl Directories {
         Ok(())
     }
 
-    /// It vanished: the server removes empty ones.
+    /// The directory vanished: the server removes empty ones.
     pub(crate) fn forget(&self, path: &str) {
         locked(&self.0).remove(path);
     }
@@ -86,9 +86,9 @@ async fn is_there(session: &EnsembleSession, path: &str) -> Result<bool, Backend
     Err(error::no_lock(&session.place(), path))
 }
 
-/// With all directories above it that are missing: a user that may use them need not be able to make them.
-/// Where the server can, it removes the lowest one again when no client has wanted the lock for a while;
-/// tokens still grow, because the ensemble counts them.
+/// Makes the directory, and those above it only if they are missing: a user that may use them need not be able to
+/// make them. If the server can, it removes the lowest one again when no client has wanted the lock for a while.
+/// Tokens still grow, because the ensemble counts them.
 pub(crate) async fn make_directory(session: &EnsembleSession, path: &str) -> Result<(), Error> {
     match make_lowest(session, path).await {
         Err(Error::NoNode) => {}
@@ -153,7 +153,7 @@ pub(crate) fn holder_view(layout: Layout, node: &Contender, data: &[u8], stat: &
     let record = NodeRecord::read(data);
     let owner =
         record.as_ref().map_or_else(|| layout.stranger(&node.name), |record| record.owner.to_string());
-    // Without an end: nobody can say when its process will not be heard of any more.
+    // Without an end: no client can know when the ensemble will stop receiving beats of its process.
     let mut holder = HolderView::new(owner, node.mode);
     holder.token = record.as_ref().map(|_| token(stat.czxid));
     holder.since = record.as_ref().map(|record| Duration::from_millis(record.since_ms));
@@ -161,7 +161,7 @@ pub(crate) fn holder_view(layout: Layout, node: &Contender, data: &[u8], stat: &
     holder
 }
 
-/// What was learnt of the servers.
+/// What is known of the servers.
 #[derive(Default)]
 pub(crate) struct Ensemble {
     /// Whether they have TTL nodes, once they were asked.
@@ -183,14 +183,13 @@ impl Ensemble {
     }
 }
 
-/// The content of our directories.
+/// The content of Tenure's directories.
 pub(crate) const DATA: &[u8] = b"tenure";
-/// How that of a newer version begins, which orders or reads its nodes in another way.
+/// How the content begins in a newer version that orders or reads its nodes in another way.
 pub(crate) const NEWER: &[u8] = b"tenure ";
 const KNOWN: usize = 4096;
 
 const KEPT: usize = 1024;
 
-/// How long a reading of the leader's clock is used: 60 s, in which clocks part by less than the drift of a
-/// lease.
+/// How long a reading of the leader's clock is used: 60 s, in which clocks diverge by less than the drift of a lease.
 const FRESH: Duration = Duration::from_secs(60);

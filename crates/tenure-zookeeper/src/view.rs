@@ -27,7 +27,7 @@ fn waiter_view(layout: Layout, (node, data, stat): &NodeRead<'_>, now: Moment) -
     WaiterView::new(owner, node.mode, label, now.wall.saturating_sub(since))
 }
 
-/// The state of one lock, none of it older than the question.
+/// The state of one lock, none of it older than the request.
 pub(crate) async fn inspect(
     store: &SharedState,
     session: &EnsembleSession,
@@ -76,7 +76,7 @@ async fn look(
     Ok(LockView::new(name.clone(), holders, queue, fence))
 }
 
-/// The directory was never there, or was removed when it was empty, which raised this.
+/// The fence of a lock without a directory. It was never there, or its removal when it was empty raised this number.
 async fn fence_without_directory(session: &EnsembleSession) -> Result<FencingToken, Error> {
     let base = session.client.check_stat(&session.config.base).await?;
     Ok(token(base.map_or(0, |stat| stat.czxid.max(stat.pzxid))))
@@ -136,7 +136,7 @@ pub(crate) async fn break_lock(
     let wrote = |error| error::wrote(&session.place(), error);
     store.directories.ready(session, &lock).await?;
     let Some(children) = session.seen_by_quorum(&lock, &lock).await.map_err(wrote)? else {
-        // It was empty, and removed just now.
+        // The directory was empty, and has just been removed.
         return raise(session, &lock).await.map(|()| Vec::new()).map_err(wrote);
     };
     let queue = NodeQueue::read(&children);
@@ -160,14 +160,14 @@ pub(crate) async fn break_lock(
         match session.client.delete(&format!("{lock}/{}", node.name), None).await {
             Ok(()) => broken.push(holder_view(session.config.layout, node, data, stat)),
             Err(Error::NoNode) => {}
-            // What was taken before is taken.
+            // The nodes that were deleted before stay deleted.
             Err(error) => return Err(wrote(error).of_unknown_outcome()),
         }
     }
     Ok(broken)
 }
 
-/// A change of the directory is a transaction, whose number is larger than all before.
+/// Raises the fence: a change of the directory is a transaction, whose number is larger than all before.
 async fn raise(session: &EnsembleSession, lock: &str) -> Result<(), Error> {
     match session.client.set_data(lock, DATA, None).await {
         Err(Error::NoNode) => make_directory(session, lock).await,

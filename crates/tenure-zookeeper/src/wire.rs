@@ -54,9 +54,9 @@ mod over_tls {
         TlsConnector::from(Arc::new(settings)).connect(name, stream).await
     }
 
-    /// Why the servers refuse a handshake, if that is why no session opens: the driver does not tell.
+    /// Why the servers refuse a handshake, if that is why no session opens: the driver does not report it.
     ///
-    /// Where others only cannot be reached, they may be soon.
+    /// If other servers just cannot be reached, they may be reachable soon: then the error is transient.
     pub(crate) async fn refusal(config: &Config, host: &dyn Host) -> Option<BackendError> {
         if !config.tls {
             return None;
@@ -69,17 +69,18 @@ mod over_tls {
     }
 
     async fn fault(config: &Config, server: &HostPort, host: &dyn Host) -> Option<TlsFault> {
-        // From TLS 1.3 on a server judges the client behind the handshake. It says nothing to one that it accepts.
+        // From TLS 1.3 on, a server judges the client after the handshake. It sends nothing to a client that it
+        // accepts.
         let asked = async { wire::open(config, server).await?.read_u8().await };
         let error = tokio::select! {
             answer = asked => answer.err()?,
             () = host.sleep_until(host.now() + SILENCE) => return None,
         };
         let fault = TlsFault::of(&error)?;
-        // Java's word for both.
+        // Java sends the same alert for a bad certificate and for none.
         Some(if config.cert.is_none() { fault.without_identity() } else { fault })
     }
 
-    /// How long a server is asked that may have nothing to say.
+    /// How long to wait for a server that may have nothing to send.
     const SILENCE: Duration = Duration::from_secs(1);
 }

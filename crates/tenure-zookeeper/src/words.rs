@@ -1,4 +1,4 @@
-//! What servers say of themselves in four-letter words, which may be turned off; all but `srvr` are by default.
+//! What servers report in four-letter words, which may be turned off; all but `srvr` are off by default.
 
 use std::{future::pending, time::Duration};
 
@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{config::Config, wire};
 
-/// What one server says of itself.
+/// What one server reports about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ServerSettings {
     pub(crate) is_standalone: bool,
@@ -20,7 +20,7 @@ pub(crate) struct ServerSettings {
 }
 
 impl ServerSettings {
-    /// `None` for one that does not serve.
+    /// `None` for a server that does not serve.
     pub(crate) fn read(srvr: &str, conf: &str) -> Option<Self> {
         let mode = srvr.lines().find_map(|line| line.strip_prefix("Mode: "))?;
         let number = |key: &str| {
@@ -70,15 +70,15 @@ async fn word_within(
     }
 }
 
-/// What a server says of the ensemble that it is in.
+/// What a server reports about the ensemble that it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Member,
-    /// The member that leads: an ensemble has one, but for some seconds after another one was elected.
+    /// The member that leads: an ensemble has one, except for some seconds after another one was elected.
     Leader,
     /// It runs alone, in no ensemble.
     Alone,
-    /// It may not say.
+    /// It may not report its role.
     Untold,
     /// It cannot be reached, or does not serve yet.
     Silent,
@@ -105,8 +105,9 @@ pub(crate) enum NotOne<'a> {
     Leaders(&'a HostPort, &'a HostPort),
 }
 
-/// Whether the servers of a URL are one ensemble. False if none of them says what it is, which is no answer: each may
-/// run alone. A member is believed unless another server says otherwise soon, so that one that hangs delays nobody.
+/// Whether the servers of a URL are one ensemble. False if none of them reports its role, which is no answer: each
+/// may run alone. The answer of a member counts unless another server contradicts it soon, so that a server that
+/// hangs delays no request.
 ///
 /// # Errors
 /// The server that runs alone, or two that lead.
@@ -138,7 +139,7 @@ pub(crate) async fn are_one<'a>(config: &'a Config, host: &dyn Host) -> Result<b
     }
 }
 
-/// How long the other servers have to say that they run alone, or lead, once one has said that it is a member.
+/// How long the other servers have to report that they run alone, or lead, once one has reported that it is a member.
 const SOON: Duration = Duration::from_millis(150);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes of an answer that are read.
@@ -197,7 +198,7 @@ mod tests {
         assert_eq!(quiet, Some(ServerSettings { is_leader: true, ..Default::default() }));
     }
 
-    /// A server that cannot be looked at is none that is known to be a member.
+    /// A server that cannot be asked does not count as a member.
     #[test]
     fn what_is_silent_or_may_not_say_is_no_member() {
         let role = |srvr| Role::read(Some(srvr));
