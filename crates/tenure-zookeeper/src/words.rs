@@ -78,20 +78,17 @@ enum Role {
     Leader,
     /// It runs alone, in no ensemble.
     Alone,
-    /// It may not report its role.
-    Untold,
-    /// It cannot be reached, or does not serve yet.
-    Silent,
+    /// It cannot be reached, does not serve yet, or may not report its role.
+    Unknown,
 }
 
 impl Role {
     fn read(srvr: Option<&str>) -> Self {
-        match srvr.map(|srvr| (srvr, ServerSettings::read(srvr, ""))) {
-            Some((_, Some(settings))) if settings.is_standalone => Self::Alone,
-            Some((_, Some(settings))) if settings.is_leader => Self::Leader,
-            Some((_, Some(_))) => Self::Member,
-            Some((srvr, None)) if !srvr.contains("not currently serving") => Self::Untold,
-            _ => Self::Silent,
+        match srvr.and_then(|srvr| ServerSettings::read(srvr, "")) {
+            Some(settings) if settings.is_standalone => Self::Alone,
+            Some(settings) if settings.is_leader => Self::Leader,
+            Some(_) => Self::Member,
+            _ => Self::Unknown,
         }
     }
 }
@@ -130,7 +127,7 @@ pub(crate) async fn are_one<'a>(config: &'a Config, host: &dyn Host) -> Result<b
                     (Role::Leader, None) => leader = Some(server),
                     _ => {}
                 }
-                if role != Role::Silent && !is_told {
+                if matches!(role, Role::Member | Role::Leader) && !is_told {
                     (is_told, over) = (true, host.sleep_until(host.now() + SOON));
                 }
             }
@@ -152,14 +149,18 @@ mod tests {
 
     use super::*;
 
-    /// A server of which nothing is known but its role.
     async fn server_that_is(mode: &'static str) -> u16 {
+        server_that_answers(format!("Mode: {mode}\n")).await
+    }
+
+    /// A server that answers each four-letter word like this, and nothing else.
+    async fn server_that_answers(text: String) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         TokioHost.spawn(Box::pin(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let _ = stream.read(&mut [0; 16]).await;
-                let _ = stream.write_all(format!("Mode: {mode}\n").as_bytes()).await;
+                let _ = stream.write_all(text.as_bytes()).await;
             }
         }));
         port
@@ -185,6 +186,19 @@ mod tests {
         assert_eq!(settings.iter().filter(|settings| settings.is_leader).count(), 2);
     }
 
+    /// L1: two servers that ran alone, and that might not report it, were taken for one ensemble: each granted the lock.
+    #[tokio::test]
+    async fn servers_that_may_not_report_their_role_are_not_known_to_be_one() {
+        let mute =
+            || server_that_answers("srvr is not executed because it is not in the whitelist.\n".into());
+        let (one, other, member) = (mute().await, mute().await, server_that_is("follower").await);
+        let config = |ports: [u16; 2]| {
+            Config::from_url(&format!("zookeeper://127.0.0.1:{},127.0.0.1:{}/", ports[0], ports[1])).unwrap()
+        };
+        assert_eq!(are_one(&config([one, other]), &TokioHost).await, Ok(false));
+        assert_eq!(are_one(&config([one, member]), &TokioHost).await, Ok(true));
+    }
+
     #[test]
     fn what_does_not_serve_says_nothing() {
         assert_eq!(
@@ -204,8 +218,8 @@ mod tests {
         let role = |srvr| Role::read(Some(srvr));
         assert_eq!(role("Zookeeper version: 3.8\nMode: follower\n"), Role::Member);
         assert_eq!(role("Zookeeper version: 3.8\nMode: standalone\n"), Role::Alone);
-        assert_eq!(role("This ZooKeeper instance is not currently serving requests\n"), Role::Silent);
-        assert_eq!(role("srvr is not executed because it is not in the whitelist.\n"), Role::Untold);
-        assert_eq!(Role::read(None), Role::Silent);
+        assert_eq!(role("This ZooKeeper instance is not currently serving requests\n"), Role::Unknown);
+        assert_eq!(role("srvr is not executed because it is not in the whitelist.\n"), Role::Unknown);
+        assert_eq!(Role::read(None), Role::Unknown);
     }
 }
