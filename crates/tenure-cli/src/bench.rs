@@ -29,7 +29,7 @@ pub(crate) async fn bench(global: &Global, args: &Bench) -> Result<u8, Stop> {
     let mut signals = Signals::listen()?;
     let parts = BenchPart::all(args.waiters);
     let (stand, mut tasks) = (Stand::new(parts.len(), args.duration), BenchTasks::new());
-    let shown = waiting::fill(global.quiet, || stand.look(&course));
+    let shown = waiting::fill(global.quiet, || stand.progress(&course));
     let said = announce(global.quiet, || stand.trouble(&course), connecting);
     let running = run(&course, &parts, &stand, &mut tasks);
     let measured = attended(running, signals.asked_to_end(), shown, said).await;
@@ -86,7 +86,7 @@ impl Stand {
     }
 
     /// The progress of the whole, and the part that runs.
-    fn look(&self, course: &Course) -> (f64, String) {
+    fn progress(&self, course: &Course) -> (f64, String) {
         let Some((number, part, began)) = self.running.get() else {
             let line =
                 self.trouble(course).map_or_else(|| CONNECTING.to_owned(), |trouble| connecting(&trouble));
@@ -158,7 +158,7 @@ impl Course {
         let over = began + self.lasts;
         for number in 0..part.tasks() {
             match part {
-                BenchPart::RoundTrip => tasks.spawn(look(self.lockers[0].clone(), self.name(0), over)),
+                BenchPart::RoundTrip => tasks.spawn(inspect(self.lockers[0].clone(), self.name(0), over)),
                 BenchPart::Cycle(_) => tasks.spawn(cycle(self.lock(0, number), over)),
                 BenchPart::Change(_) => tasks.spawn(share(self.lock(number, 0), Duration::ZERO, over)),
                 BenchPart::Hold(_) => tasks.spawn(share(self.lock(number, 0), HOLD, over)),
@@ -188,7 +188,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-async fn look(locks: Locker, name: String, over: Instant) -> Result<TaskCounts, Stop> {
+async fn inspect(locks: Locker, name: String, over: Instant) -> Result<TaskCounts, Stop> {
     let name = LockName::new(&name).expect("BUG: the names of the bench are good");
     let mut tally = TaskCounts::new(over);
     loop {

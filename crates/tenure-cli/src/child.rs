@@ -127,7 +127,7 @@ impl Child {
     }
 
     /// What has changed since the last check.
-    pub(crate) fn look(&mut self) -> ChildChange {
+    pub(crate) fn poll(&mut self) -> ChildChange {
         let change = if self.code.is_none() { self.look_at_command() } else { ChildChange::None };
         // Orphans of the command, so that no zombies remain, the watcher, and the health check.
         for pid in self.family.others() {
@@ -148,7 +148,7 @@ impl Child {
     /// can get its pid, which is the id of its group, and be signalled by mistake.
     fn look_at_command(&mut self) -> ChildChange {
         let command = self.family.command;
-        self.terminal.iter_mut().for_each(Terminal::look);
+        self.terminal.iter_mut().for_each(Terminal::poll);
         let ask = |about| {
             waitid(WaitId::Pid(raw(command).expect("BUG: a pid is positive")), about | WaitIdOptions::NOHANG)
         };
@@ -297,11 +297,11 @@ impl Child {
         // A stopped process receives it only after it continues.
         self.family.signal(Signal::SIGCONT);
         while !self.is_gone() && !kill_at.is_over(TokioHost.now()) {
-            pause(LOOK).await;
+            pause(POLL).await;
         }
         while !self.is_gone() {
             self.kill();
-            pause(LOOK).await;
+            pause(POLL).await;
         }
     }
 
@@ -317,7 +317,7 @@ impl Child {
 
     /// Whether the command and all other processes that worked under the lock have ended.
     pub(crate) fn is_gone(&mut self) -> bool {
-        matches!(self.look(), ChildChange::Ended(_)) && self.family.is_gone()
+        matches!(self.poll(), ChildChange::Ended(_)) && self.family.is_gone()
     }
 
     /// The processes that the command left when it ended, for people. They are in the background now, so that Ctrl-C reaches
@@ -446,7 +446,7 @@ const REFUSED: &str = "refused";
 const ASKED_FOR: &str = "asked-for";
 
 /// How often ending processes are checked.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL: Duration = Duration::from_millis(5);
 
 /// How many processes are named in a line.
 const SHOWN: usize = 10;

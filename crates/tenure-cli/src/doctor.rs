@@ -20,7 +20,7 @@ use crate::{
 };
 
 pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
-    let locks = store::look(global).await?;
+    let locks = store::open(global).await?;
     if args.adopt {
         let adopted = adopt(global, args, &locks).await;
         let promises = locks.promises();
@@ -35,7 +35,7 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     let mut findings =
         Question::new(global, "looking at the store").answered(unhandled(), locks.diagnose()).await?;
     #[cfg(target_os = "linux")]
-    findings.extend(crate::drift::look().await);
+    findings.extend(crate::drift::check().await);
     // With `--quiet` the advice would not be printed.
     let advice = match global.quiet && !args.json {
         true => None,

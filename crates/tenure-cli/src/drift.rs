@@ -37,7 +37,7 @@ fn first_close(
 }
 
 /// A warning if the time service adjusts this machine's clock by more than A1 allows.
-pub(crate) async fn look() -> Option<Finding> {
+pub(crate) async fn check() -> Option<Finding> {
     let began = read()?;
     pause(MEASURED).await;
     finding(began, read()?)

@@ -87,11 +87,11 @@ impl<'a> Every<'a> {
         let is_same =
             |label: &&Label| is_here(label) && (label.pid == ours.pid || processes::is_our_twin(label.pid));
         let (began, limit) = (TokioHost.now(), self.interval.max(SHORTEST_WAIT));
-        let mut rest = FIRST_LOOK;
+        let mut rest = FIRST_POLL;
         loop {
             let left = limit.saturating_sub(began.elapsed(TokioHost.now()));
             pause(rest.min(left)).await;
-            rest = LAST_LOOK.min(rest * 2);
+            rest = LAST_POLL.min(rest * 2);
             if began.elapsed(TokioHost.now()) >= limit {
                 return self.over(locks, limit, conflict).await;
             }
@@ -222,8 +222,8 @@ const SHORTEST_WAIT: Duration = Duration::from_secs(30);
 
 /// The pause before the first check of the queue for another waiter of this host, which a run that is granted immediately
 /// never makes; and the longest pause.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
-const LAST_LOOK: Duration = Duration::from_secs(30);
+const FIRST_POLL: Duration = Duration::from_millis(100);
+const LAST_POLL: Duration = Duration::from_secs(30);
 
 fn stop(error: &HoldError) -> Stop {
     match error {

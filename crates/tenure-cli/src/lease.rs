@@ -95,7 +95,7 @@ fn caller() -> Label {
 }
 
 pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
-    let locks = store::look(global).await?;
+    let locks = store::open(global).await?;
     outlives_its_process(&locks, KEEP)?;
     let max = locks.promises().max_ttl;
     if args.ttl.ttl() > max {
@@ -120,7 +120,7 @@ const UNLOCK_ENDS_IT: &str = "the outer command would run on without the lock: e
 
 pub(crate) async fn unlock(global: &Global, args: &Unlock) -> Result<u8, Stop> {
     nested::refuse_own(&args.name, args.owner, UNLOCK_ENDS_IT)?;
-    let locks = store::look(global).await?;
+    let locks = store::open(global).await?;
     let lease = locks.detached(&args.name, args.owner).map_err(|error| Stop::usage(error.to_string()))?;
     let question = Question::new(global, "releasing the lock").about(&args.name);
     let released = question.answered(unhandled(), lease.release()).await?;

@@ -43,7 +43,7 @@ struct Failing {
 }
 
 pub(crate) async fn watch(global: &Global, args: &WatchArgs) -> Result<u8, Stop> {
-    let locks = store::look(global).await?;
+    let locks = store::open(global).await?;
     let mut signals = Signals::listen()?;
     let mut watch = locks.watch_all(&args.prefix);
     let is_live = io::stdout().is_terminal() && !args.json;

@@ -127,8 +127,8 @@ fn main_loop(cli: Cli) -> ExitCode {
 async fn last_lines() {
     let Ok(mut signals) = Signals::listen() else { return };
     let written = async {
-        while !lines::flush(LOOK) {
-            pause(LOOK).await;
+        while !lines::flush(POLL) {
+            pause(POLL).await;
         }
     };
     tokio::select! {
@@ -140,7 +140,7 @@ async fn last_lines() {
 }
 
 /// Between two checks of that.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL: Duration = Duration::from_millis(20);
 
 /// Its signal handling panics if the system provides no descriptors. So these and some more are opened before;
 /// without them no store could be reached either.

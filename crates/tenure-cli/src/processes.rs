@@ -126,7 +126,7 @@ impl Family {
                 && !child.is_dead
                 && getsid(Some(child.pid)).is_ok_and(|session| Ok(session) != getsid(None))
         };
-        let found = children.into_iter().filter_map(Process::look);
+        let found = children.into_iter().filter_map(Process::read);
         found.filter(|child| is_daemon(child) && self.adopted(child)).map(|child| child.pid).collect()
     }
 
@@ -137,7 +137,7 @@ impl Family {
             raw(self.command).is_some_and(|pid| waitid(WaitId::Pid(pid), look).is_ok())
         };
         let is_it = |parent: Option<Pid>| parent.map_or_else(is_our_child, |parent| parent == self.tenure);
-        Process::look(self.command).filter(|process| is_it(process.parent))
+        Process::read(self.command).filter(|process| is_it(process.parent))
     }
 
     /// All processes, including dead ones.
@@ -168,7 +168,7 @@ impl Family {
     pub(crate) fn descendants(&self) -> Vec<Process> {
         let is_here = |pid: &Pid| getsid(Some(*pid)) == getsid(None);
         let children = self.children().unwrap_or_default().into_iter().filter(is_here);
-        let roots = children.filter_map(Process::look).filter(|root| self.adopted(root));
+        let roots = children.filter_map(Process::read).filter(|root| self.adopted(root));
         let mut all: Vec<Process> = self.command().into_iter().collect();
         all.extend(roots.filter(|root| root.pid != self.command));
         with_descendants(&mut all);
@@ -209,7 +209,7 @@ impl Family {
         match all.iter_mut().find(|process| process.pid == pid) {
             Some(listed) => listed.parent = Some(self.tenure),
             None => {
-                all.extend(Process::look(pid).map(|child| Process { parent: Some(self.tenure), ..child }));
+                all.extend(Process::read(pid).map(|child| Process { parent: Some(self.tenure), ..child }));
             }
         }
     }
@@ -261,7 +261,7 @@ fn lists(all: &[Process], pid: Pid) -> bool {
 
 /// The process with this key, if it still exists.
 fn still(key: ProcessKey) -> Option<Process> {
-    Process::look(Pid::from_raw(key.0)).filter(|process| process.known() == key)
+    Process::read(Pid::from_raw(key.0)).filter(|process| process.known() == key)
 }
 
 /// Adds the descendants of all of them, in any session.
@@ -271,7 +271,7 @@ fn with_descendants(all: &mut Vec<Process>) {
         next += 1;
         for pid in children_of_all_threads(parent) {
             if !lists(all, pid) {
-                all.extend(Process::look(pid).map(|child| Process { parent: Some(parent), ..child }));
+                all.extend(Process::read(pid).map(|child| Process { parent: Some(parent), ..child }));
             }
         }
     }
@@ -282,7 +282,7 @@ fn with_descendants(all: &mut Vec<Process>) {
 pub(crate) fn orphans(command: ProcessKey, seen: &HashSet<ProcessKey>, owner: &str) -> Vec<Process> {
     let group = Pid::from_raw(command.0);
     // Process 1 may have reaped the command, and another process may have its id.
-    let is_its = Process::look(group).is_none_or(|leader| leader.known() == command);
+    let is_its = Process::read(group).is_none_or(|leader| leader.known() == command);
     let is_marked =
         |process: &Process| process.environment().is_some_and(|all| nested::is_under(&all, owner));
     let mut all: Vec<Process> = seen.iter().filter_map(|key| still(*key)).collect();
@@ -305,7 +305,7 @@ impl Scope {
         #[cfg(target_os = "linux")]
         if sight() == ProcFacts::Ours {
             nix::sys::prctl::set_child_subreaper(true)?;
-            let before = children(getpid())?.into_iter().filter_map(Process::look);
+            let before = children(getpid())?.into_iter().filter_map(Process::read);
             return Ok(Self { adopts: true, before: before.map(|child| child.known()).collect() });
         }
         Ok(Self::default())
@@ -355,7 +355,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// `None` if there is no such process. After any other error it counts as alive.
-    fn look(pid: Pid) -> Option<Self> {
+    fn read(pid: Pid) -> Option<Self> {
         let group = getpgid(Some(pid)).ok()?;
         let stat = match fs::read(format!("/proc/{pid}/stat")) {
             Ok(stat) => Stat::parse(&stat),
@@ -388,7 +388,7 @@ impl Process {
         let (handle, Some(pid), Some(signal)) = (open(self.pid), raw(self.pid), numbered(signal)) else {
             return true;
         };
-        if Self::look(self.pid).is_none_or(|now| now.born != self.born) {
+        if Self::read(self.pid).is_none_or(|now| now.born != self.born) {
             return true;
         }
         match handle {
@@ -410,7 +410,7 @@ pub(crate) type ProcessKey = (i32, u64);
 
 /// The key of a process that was just started.
 pub(crate) fn key(pid: Pid) -> ProcessKey {
-    Process::look(pid).map_or((pid.as_raw(), 0), |process| process.known())
+    Process::read(pid).map_or((pid.as_raw(), 0), |process| process.known())
 }
 
 /// What `/proc` shows.
@@ -460,7 +460,7 @@ pub(crate) fn of_session(session: Pid) -> io::Result<Vec<Process>> {
         let pid = Pid::from_raw(pid);
         // A system call instead of a file, because it is cheap, and because no process can be hidden from it.
         if getsid(Some(pid)) == Ok(session) {
-            found.extend(Process::look(pid));
+            found.extend(Process::read(pid));
         }
     }
     Ok(found)
@@ -621,10 +621,10 @@ mod tests {
     /// This process is not a zombie, and no process has the largest possible pid.
     #[test]
     fn we_are_seen_alive_and_nobody_is_not_seen() {
-        let us = Process::look(getpid()).unwrap();
+        let us = Process::read(getpid()).unwrap();
         assert_eq!((us.pid, us.is_dead), (getpid(), false));
         assert_eq!(us.parent, Some(nix::unistd::getppid()));
-        assert_eq!(Process::look(Pid::from_raw(i32::MAX)), None);
+        assert_eq!(Process::read(Pid::from_raw(i32::MAX)), None);
         assert!(of_session(getsid(None).unwrap()).unwrap().contains(&us));
     }
 

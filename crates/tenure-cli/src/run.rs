@@ -456,7 +456,7 @@ impl LockedCommand<'_> {
         };
         let started = TokioHost.now();
         self.say_acquired();
-        let ended = self.attend(&mut child, signals).await;
+        let ended = self.attend(&mut child, signals, since).await;
         let daemons = if ended.is_err() { child.daemons() } else { Vec::new() };
         child.bury(ended.is_err());
         match ended {
@@ -572,13 +572,13 @@ impl LockedCommand<'_> {
     }
 
     /// Waits until the command has ended by itself, or because the lease has ended.
-    async fn attend(&self, child: &mut Child, signals: &mut Signals) -> Result<u8, Over> {
+    async fn attend(&self, child: &mut Child, signals: &mut Signals, since: Moment) -> Result<u8, Over> {
         // When the command ended, until a line names the processes that it left.
         let mut over = None;
         let mut is_said = self.release.quiet;
         let mut health = self.task.health.as_ref().map(|(line, every)| Health::new(line, *every));
         loop {
-            let change = child.look();
+            let change = child.poll();
             if child.mind(self.stopping.deadline(&self.guard)) {
                 let slept =
                     || "tenure was suspended, and its watcher process ended the command in time".to_owned();
@@ -613,6 +613,12 @@ impl LockedCommand<'_> {
                         self.kill_at(steady(TokioHost.now() + self.stopping.grace), child).await;
                         return Err(Over { why, advice: "", is_planned: true });
                     }
+                    // The limit of the lease has the margin of the ttl that was asked for; a shorter one may have been granted.
+                    let limit = self.task.hold.max_hold;
+                    if limit.is_some_and(|limit| since.elapsed(TokioHost.now()) >= limit) {
+                        self.kill_at(steady(TokioHost.now() + self.stopping.grace), child).await;
+                        return Err(self.max_hold_reached());
+                    }
                 }
             }
             // At each check, because a process may have started another one. The lock stays held until all have ended.
@@ -628,7 +634,7 @@ impl LockedCommand<'_> {
                     child.signal(signal);
                 },
                 // Nobody tells us of a renewal, nor when the last of a group has gone.
-                () = pause(self.stopping.look) => {}
+                () = pause(self.stopping.poll) => {}
             }
         }
     }
@@ -671,9 +677,13 @@ impl LockedCommand<'_> {
         if self.guard.is_renewal_failing() || self.task.hold.max_hold.is_none() {
             self.why_expired()
         } else {
-            let max_hold = humantime::format_duration(self.task.hold.max_hold.unwrap_or_default());
-            Over { why: format!("--max-hold {max_hold} reached"), advice: "", is_planned: true }
+            self.max_hold_reached()
         }
+    }
+
+    fn max_hold_reached(&self) -> Over {
+        let max_hold = humantime::format_duration(self.task.hold.max_hold.unwrap_or_default());
+        Over { why: format!("--max-hold {max_hold} reached"), advice: "", is_planned: true }
     }
 
     /// `--min-hold`, unless a second signal ends it.
@@ -886,7 +896,7 @@ struct Stopping {
     /// From KILL until the group is surely gone.
     slack: Duration,
     /// Between two checks of the command.
-    look: Duration,
+    poll: Duration,
 }
 
 impl Stopping {
@@ -900,7 +910,7 @@ impl Stopping {
             )));
         }
         let slack = (ttl / 20).clamp(Duration::from_millis(20), Duration::from_millis(250));
-        Ok(Self { grace, slack, look: LOOK.min(ttl / 20) })
+        Ok(Self { grace, slack, poll: POLL.min(ttl / 20) })
     }
 
     /// Until when the watcher leaves everything to `tenure`: half of the slack longer than `tenure` itself needs.
@@ -917,4 +927,4 @@ impl Stopping {
 
 /// The longest time between two checks of the command and between two messages to the watcher process; a twentieth
 /// of a short ttl.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_millis(50);

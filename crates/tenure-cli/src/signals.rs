@@ -241,7 +241,7 @@ static MASK: OnceLock<SigSet> = OnceLock::new();
 /// Before `main`, because the runtime of Rust ignores PIPE before it calls that. Without `/proc` this is unknown,
 /// and no signal counts as ignored.
 #[ctor::ctor]
-fn look() {
+fn read_ignored() {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let _ = IGNORED.set(mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0));

@@ -22,7 +22,7 @@ static CHOSEN: OnceLock<Named> = OnceLock::new();
 
 /// Connects to the store for a verb that acquires. The default file is announced before it is made.
 pub(crate) async fn connect(global: &Global) -> Result<Locker, Stop> {
-    let locks = look(global).await?;
+    let locks = open(global).await?;
     let named = chosen(global)?;
     if let (By::Default, Some(file)) = (&named.by, named.file()) {
         tell_of_default(file, global.quiet);
@@ -51,7 +51,7 @@ fn tell_of_default(file: &Path, quiet: bool) {
 }
 
 /// Connects to the store for a verb that acquires nothing new.
-pub(crate) async fn look(global: &Global) -> Result<Locker, Stop> {
+pub(crate) async fn open(global: &Global) -> Result<Locker, Stop> {
     let named = chosen(global)?;
     if let (By::Default, Some(folder)) = (&named.by, named.file().and_then(Path::parent)) {
         make_folder(folder)?;

@@ -34,7 +34,7 @@ impl Terminal {
         tty.or_else(|_| stdin().as_fd().try_clone_to_owned()).ok()
     }
 
-    pub(crate) fn look(&mut self) {
+    pub(crate) fn poll(&mut self) {
         let now = Self::open().and_then(|tty| tcgetattr(tty).ok());
         if now.is_some_and(|now| !now.local_flags.contains(LocalFlags::ISIG)) {
             self.raw = Some(TokioHost.now());

@@ -58,7 +58,7 @@ static STDOUT_IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Before `main`, because the runtime of Rust opens `/dev/null` in its place.
 #[ctor::ctor]
-fn look() {
+fn read_stdout() {
     STDOUT_IS_CLOSED.store(rustix::io::fcntl_getfd(io::stdout()).is_err(), Ordering::Relaxed);
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn json_list<T: Serialize>(values: &[T]) -> String {
 }
 
 pub(crate) async fn ls(global: &Global, args: &Ls) -> Result<u8, Stop> {
-    let locks = store::look(global).await?;
+    let locks = store::open(global).await?;
     let question = Question::new(global, "looking through the store").lasting(WALK);
     let views = question.answered(unhandled(), locks.list(&args.prefix)).await?;
     let closed = closed(global, &locks).await?;
@@ -164,7 +164,7 @@ pub(crate) fn lines(mut table: Table) -> String {
 }
 
 pub(crate) async fn show(global: &Global, args: &Show) -> Result<u8, Stop> {
-    let locks = store::look(global).await?;
+    let locks = store::open(global).await?;
     let question = Question::new(global, "looking at the lock").about(&args.name);
     let view = question.answered(unhandled(), locks.inspect(&args.name)).await?;
     let closed = closed(global, &locks).await?;
@@ -203,7 +203,7 @@ fn text(view: &LockView) -> String {
 }
 
 pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop> {
-    let locks = store::look(global).await?;
+    let locks = store::open(global).await?;
     let question = Question::new(global, "breaking the lock").about(&args.name);
     let scope = match args.owner {
         Some(owner) => BreakScope::Owner(owner),

@@ -174,7 +174,7 @@ impl<'a> LockWait<'a> {
         }
         let mut said: Option<(Moment, Option<String>)> = None;
         loop {
-            pause(LOOK).await;
+            pause(POLL).await;
             let now = TokioHost.now();
             let holder = self.progress.latest().and_then(|waiting| waiting.holder).map(|holder| holder.owner);
             let is_due = match &said {
@@ -425,11 +425,11 @@ pub(crate) async fn announce(
     }
     let (mut said, mut seen) = (Vec::new(), 0_u32);
     loop {
-        pause(LOOK).await;
+        pause(POLL).await;
         let found = look();
         seen = if found.is_some() { seen.saturating_add(1) } else { 0 };
         let is_due = |trouble: &StoreTrouble| {
-            let is_sure = seen >= LOOKS || matches!(trouble.reason, Reason::Closed(_));
+            let is_sure = seen >= POLLS || matches!(trouble.reason, Reason::Closed(_));
             trouble.is_long && is_sure && !said.iter().any(|said: &Reason| said.tells(trouble.reason))
         };
         if let Some(trouble) = found.filter(is_due) {
@@ -532,10 +532,10 @@ const BRIEF: Duration = Duration::from_millis(500);
 const QUEUED: Duration = Duration::from_secs(10);
 const QUEUED_LONG: Duration = Duration::from_secs(300);
 /// How often such a wait is checked.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(100);
 /// In how many checks a trouble must be seen before the store is blamed for it: a process without a processor has
 /// not seen it for long.
-const LOOKS: u32 = 15;
+const POLLS: u32 = 15;
 
 /// How long a query to the store may stay unanswered: then a `Locker` returns an error.
 const QUESTION: Duration = Duration::from_secs(5);

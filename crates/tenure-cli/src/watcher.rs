@@ -397,7 +397,7 @@ fn kill_all(watched: &Watched, seen: &HashSet<ProcessKey>) {
 
 /// This process has no async runtime.
 fn rest() {
-    let _ = poll(&mut [], PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::ZERO));
+    let _ = poll(&mut [], PollTimeout::try_from(POLL).unwrap_or(PollTimeout::ZERO));
 }
 
 /// Not a verb for users.
@@ -415,7 +415,7 @@ const CLOCKS: Duration = Duration::from_secs(1);
 
 /// How often ending processes are checked, and for how long after KILL. A process in an uninterruptible wait of the
 /// kernel ends when that wait ends.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL: Duration = Duration::from_millis(5);
 const DYING: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
