@@ -70,7 +70,7 @@ fn visible(source: &Source, module: &[String]) -> Vec<Item> {
                 }
             }
             Item::Mod(inner) if is_public(&inner.vis) => {
-                let path = child(module, &inner.ident.to_string());
+                let path = source::child(module, &inner.ident.to_string());
                 let content = Some((syn::token::Brace::default(), visible(source, &path)));
                 let attrs = skeleton::attributes(&inner.attrs);
                 let shown = ItemMod { content, semi: None, attrs, ..inner.clone() };
@@ -133,10 +133,6 @@ fn with_impls(source: &Source, module: &[String], name: &str, item: Item) -> Vec
 
 fn is_public(visibility: &Visibility) -> bool {
     matches!(visibility, Visibility::Public(_))
-}
-
-fn child(module: &[String], name: &str) -> Vec<String> {
-    module.iter().cloned().chain([name.to_owned()]).collect()
 }
 
 /// Each name that an import brings, with its path.

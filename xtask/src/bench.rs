@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    step::{Failure, Steps},
+    step::{Failure, Steps, output_of},
     workspace::{Workspace, cargo},
 };
 
@@ -137,7 +137,7 @@ fn measure(folder: &Path, bench: &Bench) -> Result<Run, Failure> {
         command: command.trim_end_matches([' ', '-']).to_owned(),
         commit: commit_of(folder)?,
         machine: machine(),
-        date: said(Command::new("date").args(["-u", "+%Y-%m-%d"]))?,
+        date: output_of(Command::new("date").args(["-u", "+%Y-%m-%d"]))?,
         seen,
     })
 }
@@ -185,12 +185,12 @@ fn check_out(workspace: &Workspace, commit: &str, steps: &mut Steps) -> Result<P
 
 /// The commit of a tree in which nothing else has changed than what a bench writes.
 fn commit_of(folder: &Path) -> Result<String, Failure> {
-    let changed = said(Command::new("git").current_dir(folder).args(["status", "--porcelain"]))?;
+    let changed = output_of(Command::new("git").current_dir(folder).args(["status", "--porcelain"]))?;
     let of_ours = |line: &str| [DATA, PAGE].iter().any(|path| line.ends_with(path));
     if changed.lines().any(|line| !of_ours(line)) {
         return Err(Failure::new("bench", "commit first: the figures are those of a commit"));
     }
-    said(Command::new("git").current_dir(folder).args(["rev-parse", "--short=12", "HEAD"]))
+    output_of(Command::new("git").current_dir(folder).args(["rev-parse", "--short=12", "HEAD"]))
 }
 
 fn machine() -> String {
@@ -200,15 +200,6 @@ fn machine() -> String {
     let count = thread::available_parallelism().map_or(0, usize::from);
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!("{count} processors of {model}, Linux {}", kernel.trim())
-}
-
-fn said(command: &mut Command) -> Result<String, Failure> {
-    let failed = |why: String| Failure::new("bench", why);
-    let output = command.output().map_err(|e| failed(format!("cannot start a command: {e}")))?;
-    if !output.status.success() {
-        return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
 }
 
 fn read(root: &Path) -> Result<Vec<Run>, Failure> {

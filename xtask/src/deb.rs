@@ -37,7 +37,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
 pub(crate) fn run_and_try(workspace: &Workspace) -> Result<(), Failure> {
     let mut steps = Steps::default();
     let package = make(workspace, &mut steps)?;
-    clean_root::try_package(&mut steps, workspace, &package)
+    clean_root::try_package(&mut steps, workspace, (&folder(workspace), &package))
 }
 
 fn make(workspace: &Workspace, steps: &mut Steps) -> Result<PathBuf, Failure> {
@@ -81,18 +81,4 @@ fn lint(steps: &mut Steps, package: &Path) -> Result<(), Failure> {
 fn missing_tools() -> Vec<&'static str> {
     let missing = TOOLS.iter().filter(|(tool, _)| !succeeds(Command::new(tool).arg("--version")));
     missing.map(|(_, package)| *package).collect()
-}
-
-/// What a command prints; its failure is ours.
-fn said(command: &mut Command) -> Result<String, Failure> {
-    let name = command.get_program().display().to_string();
-    let output = command.output().map_err(|e| Failure::new(&name, format!("cannot be started: {e}")))?;
-    if !output.status.success() {
-        return Err(Failure::new(name, String::from_utf8_lossy(&output.stderr).into_owned()));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
-}
-
-fn io(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new("deb", format!("{}: {error}", path.display()))
 }

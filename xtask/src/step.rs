@@ -1,7 +1,8 @@
 //! Commands as named, timed steps of a chore; the first failure ends it.
 
 use std::{
-    fmt,
+    fmt, io,
+    path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -78,6 +79,24 @@ pub(crate) fn now() -> Instant {
 
 pub(crate) fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
+}
+
+/// What a command prints.
+///
+/// # Errors
+/// If it cannot be started, or fails: with its last words.
+pub(crate) fn output_of(command: &mut Command) -> Result<String, Failure> {
+    let name = command.get_program().display().to_string();
+    let output = command.output().map_err(|e| Failure::new(&name, format!("cannot be started: {e}")))?;
+    if !output.status.success() {
+        return Err(Failure::new(name, String::from_utf8_lossy(&output.stderr).into_owned()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+}
+
+/// A file that cannot be read or written.
+pub(crate) fn io(path: &Path, error: &io::Error) -> Failure {
+    Failure::new("files", format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ fn walk(
             continue;
         }
         let name = inner.ident.to_string();
-        let (path, below) = (super::child(&module, &name), format!("{folder}/{name}"));
+        let (path, below) = (child(&module, &name), format!("{folder}/{name}"));
         match &inner.content {
             Some((_, items)) => walk(texts, &below, path, items.clone(), modules)?,
             None => {
@@ -167,4 +167,9 @@ fn replaced(text: TokenStream, parameter: &str, by: &TokenStream) -> TokenStream
         }
     }
     out
+}
+
+/// The path of a module inside another one.
+pub(super) fn child(module: &[String], name: &str) -> Vec<String> {
+    module.iter().cloned().chain([name.to_owned()]).collect()
 }

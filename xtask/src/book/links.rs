@@ -58,7 +58,7 @@ fn broken(texts: &BTreeMap<String, String>, page: &str, target: &str) -> Option<
         _ if file.is_empty() => page.to_owned(),
         Some(_) => file.to_owned(),
         None if page == README => return Some("is relative, and dead on crates.io"),
-        None => resolve(page, file),
+        None => markdown::resolve(page, file),
     };
     let folder = format!("{}/", path.trim_end_matches('/'));
     let is_folder = texts.range(folder.clone()..).next().is_some_and(|(other, _)| other.starts_with(&folder));
@@ -68,22 +68,6 @@ fn broken(texts: &BTreeMap<String, String>, page: &str, target: &str) -> Option<
         (Some(text), Some(name)) if !markdown::has_anchor(text, name) => Some("leads to no heading"),
         (Some(_), _) => None,
     }
-}
-
-/// The path that a relative link of a page means, from the root.
-pub(super) fn resolve(page: &str, link: &str) -> String {
-    let mut parts: Vec<&str> = page.split('/').collect();
-    parts.pop();
-    for part in link.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => {
-                parts.pop();
-            }
-            other => parts.push(other),
-        }
-    }
-    parts.join("/")
 }
 
 #[cfg(test)]

@@ -88,6 +88,22 @@ pub(crate) fn has_anchor(page: &str, name: &str) -> bool {
         .any(|(_, line, is_prose)| is_prose && heading(line).is_some_and(|(_, text)| anchor(text) == name))
 }
 
+/// The path that a relative link of a page means, from the root.
+pub(crate) fn resolve(page: &str, link: &str) -> String {
+    let mut parts: Vec<&str> = page.split('/').collect();
+    parts.pop();
+    for part in link.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            other => parts.push(other),
+        }
+    }
+    parts.join("/")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{SETTINGS, links, markdown, tables};
+use super::{SETTINGS, markdown, tables};
 
 /// Stores whose README is a page, and what the page is called.
 const STORES: &[(&str, &str)] = &[
@@ -102,7 +102,7 @@ fn replaced(path: &str, own: &str, link: &markdown::Link, whole: &str, repositor
     if file.is_empty() || link.target.contains(':') || link.target.contains(' ') {
         return whole.to_owned();
     }
-    let target = links::resolve(path, file);
+    let target = markdown::resolve(path, file);
     let name = name.map_or(String::new(), |name| format!("#{name}"));
     let mark = if whole.starts_with('!') { "!" } else { "" };
     match (place(&target), repository) {

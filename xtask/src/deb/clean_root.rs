@@ -3,8 +3,7 @@
 use std::{fs, path::Path, process::Command};
 
 use crate::{
-    deb::{folder, io, said},
-    step::{Failure, Steps, succeeds},
+    step::{Failure, Steps, io, output_of, succeeds},
     workspace::Workspace,
 };
 
@@ -21,8 +20,12 @@ const ENTER: &str =
     r#"mount -t proc proc "$1/proc" && exec chroot "$1" /usr/bin/env -i HOME=/root PATH="$PATH" sh /try.sh"#;
 
 /// Makes the root (once), unpacks it anew, installs the package and uses it.
-pub(super) fn try_package(steps: &mut Steps, workspace: &Workspace, package: &Path) -> Result<(), Failure> {
-    let archive = folder(workspace).join(format!("{SUITE}.tar"));
+pub(super) fn try_package(
+    steps: &mut Steps,
+    workspace: &Workspace,
+    (folder, package): (&Path, &Path),
+) -> Result<(), Failure> {
+    let archive = folder.join(format!("{SUITE}.tar"));
     if !archive.exists() {
         if !succeeds(Command::new("mmdebstrap").arg("--version")) {
             return Err(Failure::new("clean root", "please run: sudo apt-get install mmdebstrap"));
@@ -31,7 +34,7 @@ pub(super) fn try_package(steps: &mut Steps, workspace: &Workspace, package: &Pa
         make.args(["--quiet", "--variant=minbase", &format!("--include={INCLUDE}"), SUITE]).arg(&archive);
         steps.command("mmdebstrap", &mut make)?;
     }
-    let root = folder(workspace).join("root");
+    let root = folder.join("root");
     steps.work("clean root", || unpack(&archive, &root))?;
     for (from, to) in [(package, "tenure.deb"), (&*workspace.root.join(SCRIPT), "try.sh")] {
         fs::copy(from, root.join(to)).map_err(|e| io(from, &e))?;
@@ -46,5 +49,5 @@ fn unpack(archive: &Path, root: &Path) -> Result<(), Failure> {
         fs::remove_dir_all(root).map_err(|e| io(root, &e))?;
     }
     fs::create_dir_all(root).map_err(|e| io(root, &e))?;
-    said(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(root)).map(|_| ())
+    output_of(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(root)).map(|_| ())
 }

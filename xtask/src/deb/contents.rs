@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use crate::{deb::io, step::Failure};
+use crate::step::{Failure, io};
 
 /// What a file of the package is made of.
 #[derive(Debug, PartialEq, Eq)]

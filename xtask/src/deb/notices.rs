@@ -9,8 +9,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    deb::{io, said},
-    step::Failure,
+    step::{Failure, io, output_of},
     workspace::{Workspace, cargo},
 };
 
@@ -27,7 +26,7 @@ struct Library {
 
 /// One text: all foreign libraries with their licences, and then every text with those that it came with.
 pub(super) fn of_linked(workspace: &Workspace, package: &str) -> Result<String, Failure> {
-    let linked = said(cargo().args(["tree", "--locked", "--package", package]).args([
+    let linked = output_of(cargo().args(["tree", "--locked", "--package", package]).args([
         "--edges",
         "normal,no-proc-macro",
         "--prefix",
@@ -35,7 +34,7 @@ pub(super) fn of_linked(workspace: &Workspace, package: &str) -> Result<String, 
         "--format",
         "{p}",
     ]))?;
-    let metadata = said(cargo().args(["metadata", "--locked", "--format-version", "1"]))?;
+    let metadata = output_of(cargo().args(["metadata", "--locked", "--format-version", "1"]))?;
     let metadata =
         serde_json::from_str(&metadata).map_err(|e| Failure::new("cargo metadata", e.to_string()))?;
     let libraries = libraries(&metadata, &linked, &workspace.root);

@@ -7,11 +7,8 @@ use std::{
 };
 
 use crate::{
-    deb::{
-        contents::{self, Source},
-        io, said,
-    },
-    step::Failure,
+    deb::contents::{self, Source},
+    step::{Failure, io, output_of},
 };
 
 const CHANGELOG: &str = "packaging/debian/changelog";
@@ -55,14 +52,14 @@ impl Pack {
             let file = tree.join(path.trim_end_matches(".gz"));
             self.lay(&file, &source)?;
             if path.ends_with(".gz") {
-                said(Command::new("gzip").args(["-9", "--no-name"]).arg(&file))?;
+                output_of(Command::new("gzip").args(["-9", "--no-name"]).arg(&file))?;
             }
         }
         let installed = tree.join("usr/bin/tenure");
         let strip = ["--strip-unneeded", "-R", ".comment", "-R", ".note"];
-        said(Command::new("strip").args(strip).arg(&installed))?;
+        output_of(Command::new("strip").args(strip).arg(&installed))?;
         let (version, architecture) =
-            (self.changelog("Version")?, said(Command::new("dpkg").arg("--print-architecture"))?);
+            (self.changelog("Version")?, output_of(Command::new("dpkg").arg("--print-architecture"))?);
         let depends = self.libraries(&installed)?;
         self.describe(
             &tree,
@@ -72,12 +69,14 @@ impl Pack {
         let mut build = Command::new("dpkg-deb");
         build.args(["--root-owner-group", "--build"]).arg(&tree).arg(&package);
         // With this, whoever packs the same program gets the same package.
-        said(build.env("SOURCE_DATE_EPOCH", self.changelog("Timestamp")?))?;
+        output_of(build.env("SOURCE_DATE_EPOCH", self.changelog("Timestamp")?))?;
         Ok(package)
     }
 
     fn changelog(&self, field: &str) -> Result<String, Failure> {
-        said(Command::new("dpkg-parsechangelog").arg("-l").arg(self.root.join(CHANGELOG)).args(["-S", field]))
+        output_of(
+            Command::new("dpkg-parsechangelog").arg("-l").arg(self.root.join(CHANGELOG)).args(["-S", field]),
+        )
     }
 
     fn lay(&self, file: &Path, source: &Source) -> Result<(), Failure> {
@@ -88,25 +87,26 @@ impl Pack {
             Source::File(from) => fs::copy(self.root.join(from), file).map(|_| ()),
             Source::Text(text) => fs::write(file, text),
             Source::Completions(shell) => {
-                fs::write(file, said(Command::new(&self.program).args(["completions", shell]))? + "\n")
+                fs::write(file, output_of(Command::new(&self.program).args(["completions", shell]))? + "\n")
             }
         };
         laid.map_err(|e| io(file, &e))?;
         let mode = if *source == Source::Program { "0755" } else { "0644" };
-        said(Command::new("chmod").arg(mode).arg(file)).map(|_| ())
+        output_of(Command::new("chmod").arg(mode).arg(file)).map(|_| ())
     }
 
     /// Which libraries of the system the program needs, and since when they have what it calls.
     fn libraries(&self, program: &Path) -> Result<String, Failure> {
         self.lay(&self.folder.join("debian/control"), &Source::Text(STAND_IN.to_owned()))?;
-        let found = said(Command::new("dpkg-shlibdeps").arg("-O").arg(program).current_dir(&self.folder))?;
+        let found =
+            output_of(Command::new("dpkg-shlibdeps").arg("-O").arg(program).current_dir(&self.folder))?;
         let depends = found.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));
         depends.map(str::to_owned).ok_or_else(|| Failure::new("dpkg-shlibdeps", format!("it said: {found}")))
     }
 
     /// The files of `DEBIAN/`: what the package is, and the sums of what it has.
     fn describe(&self, tree: &Path, fields: &[(&str, &str)]) -> Result<(), Failure> {
-        let in_tree = |script: &str| said(Command::new("sh").args(["-c", script]).current_dir(tree));
+        let in_tree = |script: &str| output_of(Command::new("sh").args(["-c", script]).current_dir(tree));
         let (sums, size) = (in_tree(SUMS)?, in_tree("du -sk usr | cut -f 1")?);
         let path = self.root.join(CONTROL);
         let control = fs::read_to_string(&path).map_err(|e| io(&path, &e))?;
@@ -157,7 +157,7 @@ mod tests {
         }
         let folder = tempfile::tempdir().unwrap();
         let package = pack(folder.path()).make("the licences").unwrap();
-        let listed = said(Command::new("dpkg-deb").arg("--contents").arg(&package)).unwrap();
+        let listed = output_of(Command::new("dpkg-deb").arg("--contents").arg(&package)).unwrap();
         for (mode, path) in [
             ("-rwxr-xr-x", "usr/bin/tenure"),
             ("-rw-r--r--", "usr/share/man/man1/tenure.1.gz"),
@@ -173,7 +173,8 @@ mod tests {
                 |line: &str| line.starts_with(&format!("{mode} root/root")) && line.ends_with(path);
             assert!(listed.lines().any(is_there), "{path}: {listed}");
         }
-        let show = |field: &str| said(Command::new("dpkg-deb").arg("-f").arg(&package).arg(field)).unwrap();
+        let show =
+            |field: &str| output_of(Command::new("dpkg-deb").arg("-f").arg(&package).arg(field)).unwrap();
         assert!(show("Depends").starts_with("libc6 (>= "), "{}", show("Depends"));
         assert!(show("Description").contains("\n Locks as leases"), "{}", show("Description"));
         let bash = folder.path().join("tenure/usr/share/bash-completion/completions/tenure");

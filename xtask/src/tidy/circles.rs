@@ -14,7 +14,8 @@ type Imports<'a> = BTreeMap<&'a str, BTreeMap<&'a str, usize>>;
 pub(crate) fn of_files(house: &House<'_>) -> Vec<Violation> {
     let mut crates: BTreeMap<&str, BTreeMap<String, &RustFile>> = BTreeMap::new();
     for file in &house.rust {
-        if let Some((name, inside)) = file.in_crate_source() {
+        let xtask = || file.path.strip_prefix("xtask/src/").map(|inside| ("xtask", inside));
+        if let Some((name, inside)) = file.in_crate_source().or_else(xtask) {
             crates.entry(name).or_default().insert(module_of(inside), file);
         }
     }

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::tidy::code;
-
-/// What keeps an item out of what we ship. (Inside a string it is blanked, so this line marks nothing.)
-const TEST_ATTRIBUTES: &[&str] = &["#[cfg(test)]", "#[cfg(all(test", "#[cfg(doctest)]", "#[cfg(all(doctest"];
+use crate::tidy::code::Code;
 
 /// A `.rs` file of the tree.
 #[derive(Debug)]
@@ -29,9 +26,10 @@ pub(crate) struct Line<'a> {
 
 impl RustFile {
     fn new(path: &str, text: &str) -> Self {
-        let code = code::code_only(text);
-        let lines = text.lines().count();
-        let tests = if is_test_path(path) { vec![true; lines] } else { test_lines(&code, lines) };
+        let Code { text: code, mut tests } = Code::read(text);
+        if is_test_path(path) {
+            tests.fill(true);
+        }
         Self { path: path.to_owned(), text: text.to_owned(), code, tests }
     }
 
@@ -94,22 +92,6 @@ pub(crate) fn read_all(texts: &BTreeMap<String, String>) -> Vec<RustFile> {
 /// Integration tests, benches, and the files that the house calls tests.
 fn is_test_path(path: &str) -> bool {
     path.split('/').any(|part| matches!(part, "tests" | "tests.rs" | "benches"))
-}
-
-/// Marks each item under `#[cfg(test)]` from its attribute to its end.
-fn test_lines(code: &str, count: usize) -> Vec<bool> {
-    if code.lines().any(|line| line.starts_with("#![cfg(test)]")) {
-        return vec![true; count];
-    }
-    let mut tests = vec![false; count];
-    for (number, rest) in code::from_each_line(code) {
-        let attribute = rest.trim_start_matches(' ');
-        if TEST_ATTRIBUTES.iter().any(|a| attribute.starts_with(a)) {
-            let end = count.min(number - 1 + code::item_lines(rest));
-            tests[number - 1..end].fill(true);
-        }
-    }
-    tests
 }
 
 #[cfg(test)]
