@@ -55,7 +55,7 @@ pub(crate) struct Snapshot {
     pub(crate) beside: Option<Beside>,
     /// Owners that are handed the lock when their places move into the queue: this must be written, or no hint
     /// reaches them.
-    pub(crate) news: Vec<(Audience, OwnerId)>,
+    pub(crate) wakes: Vec<(Audience, OwnerId)>,
     pub(crate) now: Duration,
 }
 
@@ -113,11 +113,11 @@ impl Snapshot {
                 up.push(place);
             }
         }
-        let news = ledger.move_up(moment(now), rules, up);
+        let wakes = ledger.move_up(moment(now), rules, up);
         // With the same text the queue was no shorter before: places that have not expired now had not expired then.
         let may_move = ledger.waiting() <= LOW;
         let (is_long, beside) = (is_long(&state), overflow.map(Beside::of));
-        Ok(Self { version, state, ledger, is_long, may_move, beside, news, now })
+        Ok(Self { version, state, ledger, is_long, may_move, beside, wakes, now })
     }
 
     /// A new claim has no room in the cell, or would overtake the places next to it.
@@ -155,7 +155,7 @@ impl Snapshot {
             up.extend(place);
         }
         let (ahead, has_place) = (beside.ahead.saturating_sub(before), beside.own.is_some());
-        self.news.extend(self.ledger.move_up(now, rules, up));
+        self.wakes.extend(self.ledger.move_up(now, rules, up));
         let ahead = match asker {
             Some((owner, _)) if self.ledger.knows(owner) => 0,
             Some(_) if has_place => ahead,

@@ -93,7 +93,7 @@ fn ascii(json: String) -> String {
 mod tests {
     use std::{sync::Arc, time::Duration};
 
-    use tenure_core::{Asker, Claim, Label, LockName, Memo, Mode, Moment, OwnerId, ProcessId, WaitMode};
+    use tenure_core::{Claim, Label, LockName, Memo, Mode, Moment, OwnerId, ProcessId, WaitMode};
     use tenure_ledger::Rules;
 
     use super::*;
@@ -106,7 +106,7 @@ mod tests {
         let label = Label::new("\"turn\":", 1, ",\n\"new\":{", "}");
         let (name, label) = (LockName::new("one").unwrap(), Arc::new(label));
         let (mode, ttl) = (Mode::Exclusive, Duration::from_secs(10));
-        Claim { name, owner, mode, ttl, label, block: 1, wait: WaitMode::Turn, asker: Asker::default() }
+        Claim::new(name, owner, mode, ttl).with_label(label).with_wait(WaitMode::Turn)
     }
 
     fn owners(places: &[Place]) -> Vec<OwnerId> {

@@ -349,7 +349,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         let (locks, name, verb) = (self.locks, self.name, self.verb);
         let is_unacknowledged = locks.shared.memory.settle_below(name, snapshot.version);
         if !is_unacknowledged
-            && snapshot.news.is_empty()
+            && snapshot.wakes.is_empty()
             && let Some(answer) =
                 verb.answer_unwritten(&snapshot.ledger, &locks.shared.rules, moment(snapshot.now))
         {
@@ -536,7 +536,7 @@ impl<C: Cell> Locks<C> {
         begun: Moment,
     ) -> Result<Draft<V::Answer>, BackendError> {
         let has_beside = snapshot.may_begin();
-        let Snapshot { version, state: before, mut ledger, is_long: was_long, news, now, .. } = snapshot;
+        let Snapshot { version, state: before, mut ledger, is_long: was_long, wakes, now, .. } = snapshot;
         let tolerance = self.shared.memory.tolerance();
         let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, now, tolerance));
         let mut change = change.map_err(|error| self.cell.error(VerbError::Ledger(error)))?;
@@ -545,7 +545,7 @@ impl<C: Cell> Locks<C> {
         // be long, and so busy, indefinitely.
         let is_long = is_more || has_beside && ledger.waiting() >= FRONT;
         let gone = up.map_or_else(Vec::new, |up| up.gone);
-        change.wakes.splice(0..0, news);
+        change.wakes.splice(0..0, wakes);
         let (patience, until) = (V::PATIENCE, self.until((verb, &ledger), now, begun, tolerance));
         Ok(Draft { version, before, ledger, is_long, has_beside, gone, change, patience, now, until })
     }
@@ -578,7 +578,7 @@ impl<C: Cell> Locks<C> {
         }
         let change = verb.run(&mut ledger.clone(), &StepStart::new(rules, snapshot.now, TOLERANCE)).ok()?;
         // A write of the ledger notifies the owner whose turn has come (L6).
-        let is_quiet = snapshot.news.is_empty() && change.wakes.is_empty();
+        let is_quiet = snapshot.wakes.is_empty() && change.wakes.is_empty();
         let waits = is_quiet && verb.yields(&change.answer);
         let place = || Place::of(claim, moment(snapshot.now), rules, ledger.waiting());
         (waits || has_lost).then(|| (place(), change.answer))

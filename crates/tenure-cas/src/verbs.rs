@@ -457,7 +457,7 @@ impl CellVerb for Claim {
 
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<ClaimAnswer>, LedgerError> {
         let rules = crowded(&at.rules, ledger.waiting());
-        let longer = Self { ttl: self.ttl + at.tolerance, ..self.clone() };
+        let longer = self.clone().with_ttl(self.ttl + at.tolerance);
         let mut change = ledger.claim(at.now, &rules, &longer)?;
         // The requested ttl is the valid one.
         if let ClaimAnswer::Granted(grant) = &mut change.answer {
@@ -664,7 +664,7 @@ const REMOVALS: usize = 8;
 mod tests {
     use std::sync::Arc;
 
-    use tenure_core::{Asker, Claim, Label, Mode, ProcessId, WaitMode};
+    use tenure_core::{Claim, Label, Mode, ProcessId, WaitMode};
 
     use super::*;
 
@@ -675,16 +675,7 @@ mod tests {
         let owner = OwnerId::from_random(ProcessId::from_random([1; 8]), [1; 16]);
         let (name, label) = (LockName::new("one").unwrap(), Arc::new(Label::new("h", 1, "u", "c")));
         let (mode, ttl, kept) = (Mode::Exclusive, Duration::from_secs(60), Duration::from_secs(30));
-        let claim = Claim {
-            name: name.clone(),
-            owner,
-            mode,
-            ttl,
-            label,
-            block: 1,
-            wait: WaitMode::Turn,
-            asker: Asker::default(),
-        };
+        let claim = Claim::new(name.clone(), owner, mode, ttl).with_label(label).with_wait(WaitMode::Turn);
         let (rules, memo) = (Rules::default(), Memo::new("ran", kept).unwrap());
         let verb = NoteVerb { owner, token: FencingToken::new(u64::MAX), memo: &memo };
         for (tolerance, age) in [(TOLERANCE, 5), (TOLERANCE + Duration::from_secs(3), 2)] {

@@ -15,16 +15,7 @@ const TTL: Duration = Duration::from_secs(10);
 fn claim(number: u8) -> Claim {
     let owner = OwnerId::from_random(ProcessId::from_random([1; 8]), [number; 16]);
     let (name, label) = (LockName::new("one").unwrap(), Arc::new(Label::default()));
-    Claim {
-        name,
-        owner,
-        mode: Mode::Exclusive,
-        ttl: TTL,
-        label,
-        block: 1,
-        wait: WaitMode::Turn,
-        asker: Default::default(),
-    }
+    Claim::new(name, owner, Mode::Exclusive, TTL).with_label(label).with_wait(WaitMode::Turn)
 }
 
 /// L6. More waiters than are read at once died with the holder: whoever stood behind them saw only the first of them, wrote nothing for

@@ -4,8 +4,7 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 
 use tenure_cas::Locks;
 use tenure_core::{
-    Asker, Backend, Claim, ClaimAnswer, Label, LockName, Mode, Outcome, OwnerId, ProcessId, Released,
-    WaitMode,
+    Backend, Claim, ClaimAnswer, Label, LockName, Mode, Outcome, OwnerId, ProcessId, Released, WaitMode,
 };
 use tenure_ledger::Rules;
 use tenure_testkit::{
@@ -17,7 +16,7 @@ fn claim(number: u8) -> Claim {
     let owner = OwnerId::from_random(ProcessId::from_random([number; 8]), [number; 16]);
     let (name, label) = (LockName::new("one").unwrap(), Arc::new(Label::default()));
     let (mode, ttl) = (Mode::Exclusive, Duration::from_secs(3600));
-    Claim { name, owner, mode, ttl, label, block: 1, wait: WaitMode::Turn, asker: Asker::default() }
+    Claim::new(name, owner, mode, ttl).with_label(label).with_wait(WaitMode::Turn)
 }
 
 async fn enters(locks: &Locks<CellStore>, claim: &Claim) -> bool {

@@ -18,7 +18,7 @@ fn claim(number: u8) -> Claim {
     let owner = OwnerId::from_random(ProcessId::from_random([number; 8]), [number; 16]);
     let (name, label) = (LockName::new("one").unwrap(), Arc::new(Label::default()));
     let (mode, ttl) = (Mode::Exclusive, Duration::from_secs(10));
-    Claim { name, owner, mode, ttl, label, block: 1, wait: WaitMode::Turn, asker: Default::default() }
+    Claim::new(name, owner, mode, ttl).with_label(label).with_wait(WaitMode::Turn)
 }
 
 struct Stage {
@@ -110,7 +110,7 @@ async fn versions_of_one_name_never_come_back() {
 async fn beside_late_writes<A>(late: Duration, verb: impl AsyncFnOnce(&Locks<CellStore>, Grant) -> A) -> A {
     let stage = Stage::new();
     let (a, b) = (stage.locks(), stage.locks());
-    let long = Claim { ttl: Duration::from_secs(600), ..claim(1) };
+    let long = claim(1).with_ttl(Duration::from_secs(600));
     let ClaimAnswer::Granted(grant) = a.claim(&long).await.unwrap() else { panic!("it is free") };
     let delays = async {
         for _ in 0..WRITES {

@@ -16,7 +16,7 @@ fn name() -> LockName {
 fn claim(number: u8) -> Claim {
     let owner = OwnerId::from_random(ProcessId::from_random([1; 8]), [number; 16]);
     let (mode, ttl, label) = (Mode::Exclusive, Duration::from_secs(10), Arc::new(Label::default()));
-    Claim { name: name(), owner, mode, ttl, label, block: 1, wait: WaitMode::Turn, asker: Default::default() }
+    Claim::new(name(), owner, mode, ttl).with_label(label).with_wait(WaitMode::Turn)
 }
 
 fn stage() -> (CellStore, Locks<CellStore>) {
@@ -63,7 +63,7 @@ async fn after_a_batch_of_renewals_broke_no_error_says_that_nothing_happened() {
     let (store, locks) = stage();
     let mut grants = Vec::new();
     for (number, name) in ["one", "two"].into_iter().enumerate() {
-        let claim = Claim { name: LockName::new(name).unwrap(), ..claim(u8::try_from(number).unwrap()) };
+        let claim = claim(u8::try_from(number).unwrap()).with_name(LockName::new(name).unwrap());
         let Ok(ClaimAnswer::Granted(grant)) = locks.claim(&claim).await else { panic!("it is free") };
         grants.push(grant);
     }

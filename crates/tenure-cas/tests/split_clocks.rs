@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use tenure_cas::Locks;
 use tenure_core::{
-    Asker, Backend, BreakScope, Claim, ClaimAnswer, Grant, Label, LockName, Memo, Mode, Noted, Outcome,
-    OwnerId, ProcessId, Released, Renewal, WaitMode,
+    Backend, BreakScope, Claim, ClaimAnswer, Label, LockName, Memo, Mode, Noted, Outcome, OwnerId, ProcessId,
+    Released, Renewal, WaitMode,
 };
 use tenure_ledger::Rules;
 use tenure_testkit::{
@@ -19,7 +19,7 @@ const TTL: Duration = Duration::from_secs(10);
 fn claim(number: u8, wait: WaitMode) -> Claim {
     let owner = OwnerId::from_random(ProcessId::from_random([number; 8]), [number; 16]);
     let (name, label) = (LockName::new("one").unwrap(), Arc::new(Label::default()));
-    Claim { name, owner, mode: Mode::Exclusive, ttl: TTL, label, block: 1, wait, asker: Asker::default() }
+    Claim::new(name, owner, Mode::Exclusive, TTL).with_label(label).with_wait(wait)
 }
 
 struct Stage {
@@ -162,8 +162,7 @@ async fn a_lease_that_a_replica_does_not_show_yet_is_not_gone() {
     // The write that is refused shows the cell as it is.
     let renewed = holder.renew(std::slice::from_ref(&grant)).await.remove(0);
     assert_eq!(renewed.unwrap(), Renewal::Renewed);
-    let both =
-        holder.renew(&[grant.clone(), Grant { name: LockName::new("two").unwrap(), ..grant.clone() }]).await;
+    let both = holder.renew(&[grant.clone(), grant.clone().with_name(LockName::new("two").unwrap())]).await;
     assert_eq!(*both[0].as_ref().unwrap(), Renewal::Renewed);
     assert_eq!(holder.note(&name, owner, grant.token, &memo).await.unwrap(), Noted::Noted);
     // What has stored nothing since has only the replica.

@@ -232,6 +232,24 @@ fn a_larger_max_ttl_joins_and_is_adopted_only_on_purpose() {
     stage.run(&["-q", "run", "old", "--", "true"]).complained(69, "max_ttl=3s");
 }
 
+/// While a larger `max_ttl` is rolled out, a lease is shorter than the default. `--max-hold` had the margin of the longer one, and
+/// the command ran on for nearly three seconds.
+#[test]
+fn the_limit_of_a_hold_is_the_same_while_a_larger_max_ttl_is_rolled_out() {
+    let mut stage = Stage::on_redis_with("?max_ttl=1s");
+    let larger = stage.server().url("?max_ttl=20s");
+    let held = |options: &[&str]| {
+        let began = Instant::now();
+        let limited = ["-q", "run", "--max-hold", "1s", "job", "--", "sleep", "30"];
+        let ended = stage.run(&[&limited[..2], options, &limited[2..]].concat());
+        assert_eq!(ended.code, 79, "{ended:?}");
+        began.elapsed()
+    };
+    held(&[]);
+    let (before, during) = (held(&[]), held(&["--grace", "3s", "--url", &larger]));
+    assert!(during < before + Duration::from_millis(1_500), "{during:?} after {before:?}");
+}
+
 /// A key without an expiry that another client has written is waited for, named without its value, and deleted only on purpose.
 #[test]
 fn a_foreign_key_without_an_expiry_is_said_to_have_none_and_broken_only_on_purpose() {

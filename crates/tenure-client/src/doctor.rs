@@ -6,8 +6,8 @@
 use std::{error::Error, sync::Arc, time::Duration};
 
 use tenure_core::{
-    Backend, BackendError, Claim, ClaimAnswer, EndOfGrant, ErrorKind, FencingToken, Finding, Grant, Host,
-    Label, LockName, LockView, Mode, Outcome, OwnerId, ProcessId, Severity, Sharing, WaitMode, shown,
+    Backend, BackendError, Claim, ClaimAnswer, EndOfGrant, ErrorKind, FencingToken, Finding, Host, Label,
+    LockName, LockView, Mode, Outcome, OwnerId, ProcessId, Severity, Sharing, WaitMode, shown,
 };
 
 /// One row of a table: its subject, and its judgement of the facts `F`.
@@ -101,7 +101,7 @@ impl<'a> Trial<'a> {
         let mut token = None;
         if let ClaimAnswer::Granted(grant) = answer {
             token = Some(grant.token);
-            let renewed = store.renew(&[Grant { ttl: self.ttl, ..grant }]).await.pop().transpose();
+            let renewed = store.renew(&[grant.with_ttl(self.ttl)]).await.pop().transpose();
             renewed.map_err(tried("renew a lock"))?;
         }
         let view = store.inspect(&self.name).await.map_err(tried("inspect a lock"))?;
@@ -136,16 +136,9 @@ impl<'a> Trial<'a> {
     }
 
     fn claim(&self, mode: Mode, wait: WaitMode) -> Claim {
-        Claim {
-            name: self.name.clone(),
-            owner: OwnerId::from_random(self.process, random(self.host)),
-            mode,
-            ttl: self.ttl,
-            label: Arc::new(Label::new("", 0, "", "tenure doctor")),
-            block: 1,
-            wait,
-            asker: Default::default(),
-        }
+        Claim::new(self.name.clone(), OwnerId::from_random(self.process, random(self.host)), mode, self.ttl)
+            .with_label(Arc::new(Label::new("", 0, "", "tenure doctor")))
+            .with_wait(wait)
     }
 
     /// The store answered, but does not show its answer.
@@ -176,7 +169,7 @@ mod tests {
 
     use async_trait::async_trait;
     use tenure_core::{
-        Audience, BackendHandle, BreakScope, HolderView, Promises, Released, Renewal,
+        Audience, BackendHandle, BreakScope, Grant, HolderView, Promises, Released, Renewal,
         Severity::{Note, Problem},
         WakeStream, locked,
     };
@@ -238,7 +231,7 @@ mod tests {
             self.call("claim")?;
             locked(&self.holders).push(claim.owner);
             let (name, owner, token) = (claim.name.clone(), claim.owner, FencingToken::new(1));
-            Ok(ClaimAnswer::Granted(Grant { name, owner, token, block: 1, ttl: claim.ttl }))
+            Ok(ClaimAnswer::Granted(Grant::new(name, owner, token, claim.ttl)))
         }
 
         async fn renew(&self, _: &[Grant]) -> Vec<Result<Renewal, BackendError>> {

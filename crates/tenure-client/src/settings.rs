@@ -31,7 +31,7 @@ enum Value<C: 'static> {
     Duration(Span, fn(&mut C) -> &mut Duration),
     Text(fn(&mut C) -> &mut String),
     PerhapsText(fn(&mut C) -> &mut Option<String>),
-    File(fn(&mut C) -> &mut Option<PathBuf>),
+    File { at: fn(&mut C) -> &mut Option<PathBuf>, empty_is_none: bool },
     PasswordFile(fn(&mut C) -> &mut Login),
     Own { read: Read<C>, write: Write<C> },
     Word { read: Read<C>, word: fn(&C) -> Option<&'static str> },
@@ -59,9 +59,14 @@ impl<C: 'static> Setting<C> {
         Self::of(key, Value::PerhapsText(at))
     }
 
-    /// The path of a file; an empty one is none.
+    /// The path of a file. An empty one is refused: a variable without a value must not turn a check off.
     pub const fn file(key: &'static str, at: fn(&mut C) -> &mut Option<PathBuf>) -> Self {
-        Self::of(key, Value::File(at))
+        Self::of(key, Value::File { at, empty_is_none: false })
+    }
+
+    /// The path of a file; an empty one is none, as the store's own programs mean it.
+    pub const fn perhaps_file(key: &'static str, at: fn(&mut C) -> &mut Option<PathBuf>) -> Self {
+        Self::of(key, Value::File { at, empty_is_none: true })
     }
 
     /// The absolute path of a file that has the password of this login.
@@ -122,7 +127,10 @@ impl<C: 'static> Setting<C> {
             Value::Duration(span, at) => *at(config) = span.read(text)?,
             Value::Text(at) => text.clone_into(at(config)),
             Value::PerhapsText(at) => *at(config) = some(),
-            Value::File(at) => *at(config) = some().map(PathBuf::from),
+            Value::File { empty_is_none: false, .. } if text.is_empty() => {
+                return Err(bad(format!("{}= is the path of a file", self.key)));
+            }
+            Value::File { at, .. } => *at(config) = some().map(PathBuf::from),
             Value::PasswordFile(at) => {
                 let login = at(config);
                 if login.password.is_some() {
@@ -141,7 +149,7 @@ impl<C: 'static> Setting<C> {
             Value::Duration(_, at) => Some(durations::written(*at(config))),
             Value::Text(at) => Some(at(config).clone()),
             Value::PerhapsText(at) => at(config).clone(),
-            Value::File(at) => at(config).as_deref().map(path_text).transpose()?.map(str::to_owned),
+            Value::File { at, .. } => at(config).as_deref().map(path_text).transpose()?.map(str::to_owned),
             Value::PasswordFile(at) => match at(config).password.as_ref().map(|it| (it.word(), it.file())) {
                 None | Some((Some(_), _)) => None,
                 Some((None, Some(file))) => Some(path_text(file)?.to_owned()),
@@ -185,7 +193,12 @@ impl<C: 'static> Setting<C> {
 pub struct Given<C: 'static>(pub(crate) Vec<(&'static Setting<C>, String)>);
 
 impl<C> Given<C> {
-    /// Reads all of them, in the order of their rows; of one that is given twice, the last counts.
+    /// True if this one is given.
+    pub fn has(&self, key: &str) -> bool {
+        self.0.iter().any(|(setting, _)| setting.key == key)
+    }
+
+    /// Reads all of them, in the order of their rows.
     ///
     /// # Errors
     /// If one is not valid.
@@ -299,7 +312,7 @@ mod tests {
         Row::duration(durations::RETRY_MAX, |c| &mut c.wait).means("a pause"),
         Row::text("name", |c| &mut c.name).means("a name"),
         Row::perhaps("perhaps", |c| &mut c.perhaps).means("a text").or(&["maybe", "may"]),
-        Row::file("file", |c| &mut c.file).by_default("the system's").means("a file"),
+        Row::perhaps_file("file", |c| &mut c.file).by_default("the system's").means("a file"),
         Row::password_file("password_file", |c| &mut c.login).means("the password"),
         Row::word(ON.0, |c, text| ON.fill(&mut c.is_on, text), |c| ON.word(c.is_on)).means("`on` or `off`"),
     ];
@@ -354,6 +367,17 @@ mod tests {
         let late = Config { wait: Duration::from_secs(3), ..plain() };
         assert_eq!(check(ROWS, &late).unwrap_err().to_string(), "retry_max= lies outside 10ms to 2s");
         assert_eq!(check(ROWS, &plain()), Ok(()));
+    }
+
+    /// A variable without a value in a URL was taken for no CA, and every certificate of the system's CAs was accepted.
+    #[test]
+    fn an_empty_file_is_refused_unless_the_store_means_none() {
+        let row = |perhaps: bool| {
+            if perhaps { Row::perhaps_file("ca", |c| &mut c.file) } else { Row::file("ca", |c| &mut c.file) }
+        };
+        let mut config = plain();
+        assert_eq!(row(false).read(&mut config, "").unwrap_err().to_string(), "ca= is the path of a file");
+        assert_eq!((row(true).read(&mut config, ""), config), (Ok(()), plain()));
     }
 
     #[test]

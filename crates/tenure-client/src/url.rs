@@ -102,7 +102,10 @@ impl<C> Form<C> {
         };
         let given = parameters(query).enumerate().filter_map(|it| read(it).transpose());
         let mut given = given.collect::<Result<Vec<_>, _>>()?;
+        // Of one that is given twice, the last counts.
+        given.reverse();
         given.sort_by_key(|(row, _)| *row);
+        given.dedup_by_key(|(row, _)| *row);
         Ok(Given(given.into_iter().map(|(row, text)| (&self.settings[row], text)).collect()))
     }
 }
@@ -366,7 +369,7 @@ mod tests {
             read("b=p%40%C3%BC&listen=x://u@h&a").unwrap(),
             [("a", String::new()), ("b", "p@ü".into()), listen]
         );
-        assert_eq!(read("pool=1&c=x&b=y").unwrap(), [("b", "x".into()), ("b", "y".into())]);
+        assert_eq!(read("pool=1&c=x&b=y&b=z").unwrap(), [("b", "z".into())]);
         let refused = |query| read(query).unwrap_err().to_string();
         assert_eq!(refused("a=%FF"), "a is not UTF-8");
         assert_eq!(refused("a=1&sesame=2"), "it does not know parameter 2 of the URL; it has a, b, listen");

@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -215,6 +215,7 @@ pub trait QuorumNode: Backend {
 
 /// The request of one owner for one lock.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Claim {
     /// The name of the lock.
     pub name: LockName,
@@ -232,6 +233,63 @@ pub struct Claim {
     pub wait: WaitMode,
     /// Whether an answer is still wanted.
     pub asker: Asker,
+}
+
+impl Claim {
+    /// A claim for one token that asks once, without a label, for a caller that stays.
+    pub fn new(name: LockName, owner: OwnerId, mode: Mode, ttl: Duration) -> Self {
+        static UNNAMED: LazyLock<Arc<Label>> = LazyLock::new(Arc::default);
+        let label = UNNAMED.clone();
+        Self { name, owner, mode, ttl, label, block: 1, wait: WaitMode::No, asker: Asker::default() }
+    }
+
+    /// The same for another lock.
+    #[must_use]
+    pub fn with_name(self, name: LockName) -> Self {
+        Self { name, ..self }
+    }
+
+    /// The same of another owner.
+    #[must_use]
+    pub fn with_owner(self, owner: OwnerId) -> Self {
+        Self { owner, ..self }
+    }
+
+    /// The same in another mode.
+    #[must_use]
+    pub fn with_mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// The same for another length.
+    #[must_use]
+    pub fn with_ttl(self, ttl: Duration) -> Self {
+        Self { ttl, ..self }
+    }
+
+    /// The same with a label of its owner.
+    #[must_use]
+    pub fn with_label(self, label: Arc<Label>) -> Self {
+        Self { label, ..self }
+    }
+
+    /// The same for so many tokens.
+    #[must_use]
+    pub fn with_block(self, block: u32) -> Self {
+        Self { block, ..self }
+    }
+
+    /// The same that waits.
+    #[must_use]
+    pub fn with_wait(self, wait: WaitMode) -> Self {
+        Self { wait, ..self }
+    }
+
+    /// The same for a caller that may leave.
+    #[must_use]
+    pub fn with_asker(self, asker: Asker) -> Self {
+        Self { asker, ..self }
+    }
 }
 
 /// Whether the caller of a claim still wants its answer. Clones share this state; by default it always does.
@@ -318,6 +376,7 @@ pub enum ClaimAnswer {
 
 /// A lease granted by the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Grant {
     /// The name of the lock.
     pub name: LockName,
@@ -329,6 +388,37 @@ pub struct Grant {
     pub block: u32,
     /// The length of the lease, counted by the server from its answer.
     pub ttl: Duration,
+}
+
+impl Grant {
+    /// A lease with one token.
+    pub fn new(name: LockName, owner: OwnerId, token: FencingToken, ttl: Duration) -> Self {
+        Self { name, owner, token, block: 1, ttl }
+    }
+
+    /// The same for another lock.
+    #[must_use]
+    pub fn with_name(self, name: LockName) -> Self {
+        Self { name, ..self }
+    }
+
+    /// The same from another token on.
+    #[must_use]
+    pub fn with_token(self, token: FencingToken) -> Self {
+        Self { token, ..self }
+    }
+
+    /// The same with so many tokens.
+    #[must_use]
+    pub fn with_block(self, block: u32) -> Self {
+        Self { block, ..self }
+    }
+
+    /// The same for another length.
+    #[must_use]
+    pub fn with_ttl(self, ttl: Duration) -> Self {
+        Self { ttl, ..self }
+    }
 }
 
 /// The answer to a renewal of one grant.

@@ -431,7 +431,7 @@ impl KeyClaim<'_> {
         let key_at = KeyAt { created: place.created, lease: place.lease };
         self.etcd.shared.owners.saw_key(owner, key_at);
         self.etcd.shared.watching.0.listen(owner, AwaitedChange::end_of(self.key.clone()), revision + 1);
-        ClaimAnswer::Granted(Grant { name, owner, token: token(place.created), block: 1, ttl })
+        ClaimAnswer::Granted(Grant::new(name, owner, token(place.created), ttl))
     }
 
     async fn queued(&self, queue: &KeyQueue, at: usize, again: bool) -> ClaimAnswer {

@@ -289,13 +289,7 @@ impl Ledger {
         let holder = &mut self.holders[at];
         holder.ends_us = holder.ends_us.max(micros(now.boot.saturating_add(claim.ttl)));
         holder.token = Some(token.get() + u64::from(block) - 1);
-        ClaimAnswer::Granted(Grant {
-            name: claim.name.clone(),
-            owner: claim.owner,
-            token,
-            block,
-            ttl: claim.ttl,
-        })
+        ClaimAnswer::Granted(Grant::new(claim.name.clone(), claim.owner, token, claim.ttl).with_block(block))
     }
 
     /// The number of places with a turn in front of the place `at`, or in the whole queue (L7).

@@ -119,16 +119,9 @@ impl World {
 
     fn claim_for(&self, at: usize) -> Claim {
         let Attempt { owner, mode, wait, .. } = self.attempts[at];
-        Claim {
-            name: LockName::new("law").unwrap(),
-            owner,
-            mode,
-            ttl: self.timing.ttl(),
-            label: Default::default(),
-            block: 1,
-            wait,
-            asker: Default::default(),
-        }
+        Claim::new(LockName::new("law").unwrap(), owner, mode, self.timing.ttl())
+            .with_label(Default::default())
+            .with_wait(wait)
     }
 
     fn claim(&mut self, client: usize, wait: WaitMode) {
@@ -324,16 +317,9 @@ fn owner(n: u8) -> OwnerId {
 }
 
 fn claim(n: u8, mode: Mode) -> Claim {
-    Claim {
-        name: LockName::new("law").unwrap(),
-        owner: owner(n),
-        mode,
-        ttl: Duration::from_secs(10),
-        label: Default::default(),
-        block: 1,
-        wait: WaitMode::Turn,
-        asker: Default::default(),
-    }
+    Claim::new(LockName::new("law").unwrap(), owner(n), mode, Duration::from_secs(10))
+        .with_label(Default::default())
+        .with_wait(WaitMode::Turn)
 }
 
 fn at(ms: u64) -> Moment {
@@ -426,7 +412,7 @@ fn a_place_without_a_turn_is_woken_and_bars_nobody() {
     let (mut ledger, rules) = (Ledger::new(0), Rules::default());
     let _ = ledger.claim(at(0), &rules, &claim(1, Mode::Exclusive)).unwrap();
     for n in 2..6 {
-        let waker = Claim { wait: WaitMode::Wake, ..claim(n, Mode::Exclusive) };
+        let waker = claim(n, Mode::Exclusive).with_wait(WaitMode::Wake);
         let _ = ledger.claim(at(0), &rules, &waker).unwrap();
     }
     let change = ledger.release(at(1), &rules, owner(1));

@@ -224,16 +224,8 @@ mod tests {
             let name = LockName::new(format!("job-{job}")).unwrap();
             let owner = OwnerId::from_random(ProcessId::from_random([7; 8]), [job; 16]);
             let (mode, ttl, wait) = (Mode::Exclusive, Duration::from_secs(9), WaitMode::No);
-            let claim = Claim {
-                name,
-                owner,
-                mode,
-                ttl,
-                label: Arc::new(Label::default()),
-                block: 1,
-                wait,
-                asker: Default::default(),
-            };
+            let claim =
+                Claim::new(name, owner, mode, ttl).with_label(Arc::new(Label::default())).with_wait(wait);
             let ClaimAnswer::Granted(grant) = store.claim(&claim).await.unwrap() else {
                 panic!("it is free")
             };

@@ -88,10 +88,10 @@ const SETTINGS: &[Row] = &[
     )
     .by_default("`PREFERRED`; `VERIFY_CA` with `ssl-ca`")
     .means("`DISABLED`, `PREFERRED`, `REQUIRED`, `VERIFY_CA`, `VERIFY_IDENTITY`, as the command `mysql` means them"),
-    Row::file("ssl-ca", |c| &mut c.ca).by_default("the system's").means("file with the certificate of your CA"),
-    Row::file("ssl-cert", |c| &mut c.cert).means("file with the client's certificate, in PEM"),
-    Row::file("ssl-key", |c| &mut c.key).means("file with its key, in PEM"),
-    Row::file("socket", |c| &mut c.socket).means("in place of the host"),
+    Row::perhaps_file("ssl-ca", |c| &mut c.ca).by_default("the system's").means("file with the certificate of your CA"),
+    Row::perhaps_file("ssl-cert", |c| &mut c.cert).means("file with the client's certificate, in PEM"),
+    Row::perhaps_file("ssl-key", |c| &mut c.key).means("file with its key, in PEM"),
+    Row::perhaps_file("socket", |c| &mut c.socket).means("in place of the host"),
     Row::word(
         ONE_WRITER.0,
         |c, text| {

@@ -135,14 +135,14 @@ const SETTINGS: &[Row] = &[
     Row::word(TLS.0, Config::read_tls, |c| c.tls.and_then(|mode| TLS.word(mode)))
         .by_default("`prefer`; `verify-ca` with `sslrootcert`")
         .means("`disable`, `prefer`, `require`, `verify-ca`, `verify-full`, as libpq means them"),
-    Row::file("sslrootcert", |c| &mut c.ca).by_default("the system's for `verify-full`, else none").means(
+    Row::perhaps_file("sslrootcert", |c| &mut c.ca).by_default("the system's for `verify-full`, else none").means(
         "file with the certificate of your CA, or `system`, which means `verify-full`; refused where it would not be \
          used or cannot be read",
     ),
-    Row::file("sslcert", |c| &mut c.cert)
+    Row::perhaps_file("sslcert", |c| &mut c.cert)
         .or(&["cert"])
         .means("file with a client certificate in PEM, for `clientcert=` of the server"),
-    Row::file("sslkey", |c| &mut c.key)
+    Row::perhaps_file("sslkey", |c| &mut c.key)
         .or(&["key"])
         .means("file with its key in PEM; one with a password is refused"),
     Row::password_file("password_file", |c| &mut c.login)
@@ -153,7 +153,7 @@ const SETTINGS: &[Row] = &[
         |c| BINDING.word(c.channel_binding),
     )
     .means("`disable`, `prefer`, `require`: whether the login is bound to the channel of TLS"),
-    Row::file("passfile", |c| &mut c.passfile).means(
+    Row::perhaps_file("passfile", |c| &mut c.passfile).means(
         "file with lines `host:port:database:user:password` and mode 0600, read at each connect where no password is \
          set",
     ),
@@ -287,7 +287,7 @@ impl Config {
         let (url, given) = FORM.read(url)?;
         let mut config = Self::new(Vec::new());
         config.database = some(url.path()?);
-        if !url.is_hostless() {
+        if !url.is_hostless() && !given.has("host") {
             config.set_hosts(url.names()?.iter().map(String::as_str))?;
         }
         config.login = url.login.unwrap_or_default();
@@ -582,6 +582,17 @@ mod tests {
         assert!(read("postgres://a/d").needs_writes());
         assert!(!read("postgres://a/d?target_session_attrs=any").needs_writes());
         assert!(read("postgres://a/d?target_session_attrs=read-write").needs_writes());
+    }
+
+    #[test]
+    fn a_parameter_takes_the_place_of_its_part_of_the_url_and_of_the_one_before_it() {
+        for (url, same) in [
+            ("postgres://x:bad/d?host=/run/pg", "postgres:///d?host=/run/pg"),
+            ("postgres://a,b/d?port=1,2&port=3,4", "postgres://a,b/d?port=3,4"),
+            ("postgres://a,b/d?port=7&port=1,", "postgres://a,b/d?port=1,"),
+        ] {
+            assert_eq!(read(url), read(same), "{url}");
+        }
     }
 
     /// Whatever the parameter `port` has for hosts and folders.

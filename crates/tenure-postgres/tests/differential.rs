@@ -78,16 +78,9 @@ impl Pair {
             let process = ProcessId::from_random([u8::try_from(n % handles.len()).unwrap() + 1; 8]);
             let owner = OwnerId::from_random(process, [u8::try_from(n).unwrap(); 16]);
             let (name, mode, label) = (name.clone(), Mode::Exclusive, label.clone());
-            Claim {
-                name,
-                owner,
-                mode,
-                ttl: Duration::from_millis(2500),
-                label,
-                block: 1,
-                wait: WaitMode::Turn,
-                asker: Default::default(),
-            }
+            Claim::new(name, owner, mode, Duration::from_millis(2500))
+                .with_label(label)
+                .with_wait(WaitMode::Turn)
         });
         let claims = claims.collect();
         let now = Duration::from_secs(1_000_000);
@@ -134,7 +127,7 @@ impl Pair {
             6 => {
                 let ttl = Duration::from_millis(3200);
                 let token = FencingToken::new(1);
-                let grant = Grant { name: self.name.clone(), owner, token, block: 1, ttl };
+                let grant = Grant::new(self.name.clone(), owner, token, ttl);
                 let real = handle.renew(std::slice::from_ref(&grant)).await.remove(0).unwrap();
                 let ideal = self.ledger.renew(now, &rules, owner, ttl).answer;
                 (format!("{at} renews"), Said::other(real), Said::other(ideal))

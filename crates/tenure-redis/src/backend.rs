@@ -393,7 +393,7 @@ impl Redis {
                     self.sessions.shared.watermark.learn(name, first.get() + u64::from(block) - 1);
                 }
                 let (name, owner, ttl) = (claim.name.clone(), claim.owner, claim.ttl);
-                Ok(Tried::Answer(ClaimAnswer::Granted(Grant { name, owner, token: first, block, ttl })))
+                Ok(Tried::Answer(ClaimAnswer::Granted(Grant::new(name, owner, first, ttl).with_block(block))))
             }
             ClaimReply::NotGranted { mut answer, foreign } => {
                 if let ClaimAnswer::Queued { ahead: 0, retry_after, .. } = &mut *answer

@@ -576,6 +576,7 @@ mod tests {
             ("redis://h?max_ttl=11m", "outside"),
             ("redis://h?max_ttl=soon", "max_ttl= is no duration"),
             ("redis://h?ca=/x", "rediss"),
+            ("rediss://h?ca=", "ca= is the path of a file"),
             ("redis://h?protocol=4", "protocol="),
             ("redis://h?master=m", "redis-sentinel"),
             ("redis-sentinel://h", "?master="),

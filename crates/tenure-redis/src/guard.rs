@@ -144,8 +144,7 @@ impl ServerRecord {
     /// The longest lease that there may be under it: while settings are adopted, leases of the old ones may be valid.
     pub(crate) fn longest_lease(&self) -> Option<Duration> {
         let old = self.next.as_ref().map(|_| self.settings.longest_lease());
-        let foreign = self.asked_for().known().is_none().then(|| self.asked_for().longest_lease());
-        self.max_ttl().max(old).max(foreign)
+        self.max_ttl().max(old)
     }
 
     /// What is left of its wait. A client with a smaller `max_ttl` than the writer's shortens nothing: a lease may be that
@@ -324,10 +323,16 @@ impl RecordedTerms {
         if let Self::Known(terms) = self { Some(*terms) } else { None }
     }
 
-    /// The longest lease that they allow: without a guard, and where they are not known, any.
+    /// The longest lease that they allow: without a guard, any. A text of another version names it in the same way.
     fn longest_lease(&self) -> Duration {
-        let guarded = self.known().filter(|terms| terms.mode == GuardMode::On);
-        guarded.map_or(Timing::MAX_TTL, |terms| terms.max_ttl)
+        let named = match self {
+            Self::Known(terms) => Some(terms.max_ttl).filter(|_| terms.mode == GuardMode::On),
+            Self::Foreign(text) => text
+                .split("max_ttl=")
+                .nth(1)
+                .and_then(|rest| humantime::parse_duration(rest.split(" db=").next()?).ok()),
+        };
+        named.unwrap_or(Timing::MAX_TTL)
     }
 }
 

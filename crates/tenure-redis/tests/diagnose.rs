@@ -57,16 +57,14 @@ async fn look(server: &RedisServer, query: &str) -> Seen {
 }
 
 fn claim(name: &str, wait: WaitMode) -> Claim {
-    Claim {
-        name: LockName::new(name).unwrap(),
-        owner: OwnerId::from_random(ProcessId::from_random([7; 8]), [7; 16]),
-        mode: Mode::Exclusive,
-        ttl: Duration::from_secs(1),
-        label: Label::new("h", 1, "u", "c").into(),
-        block: 1,
-        wait,
-        asker: Default::default(),
-    }
+    Claim::new(
+        LockName::new(name).unwrap(),
+        OwnerId::from_random(ProcessId::from_random([7; 8]), [7; 16]),
+        Mode::Exclusive,
+        Duration::from_secs(1),
+    )
+    .with_label(Label::new("h", 1, "u", "c").into())
+    .with_wait(wait)
 }
 
 /// A handle to a server that grants, as its clients know it.
@@ -280,13 +278,7 @@ async fn a_server_that_lost_its_replica_is_a_problem_until_it_is_told_to_stand_a
     let claim = claim("first", WaitMode::No);
     let error = refusal(&locks, &claim).await;
     assert!(error.contains("none of them acknowledges") && error.contains("doctor --adopt"), "{error}");
-    let grant = Grant {
-        name: claim.name.clone(),
-        owner: claim.owner,
-        token: FencingToken::new(1),
-        block: 1,
-        ttl: claim.ttl,
-    };
+    let grant = Grant::new(claim.name.clone(), claim.owner, FencingToken::new(1), claim.ttl);
     let renewed = locks.renew(&[grant]).await.remove(0).unwrap_err();
     assert!(renewed.to_string().contains("grants and renews no locks"), "{renewed}");
     see(&locks).await.has(Problem, "none of them acknowledges", "tenure doctor --adopt");
@@ -524,13 +516,7 @@ async fn a_master_that_stands_alone_renews_nothing_beside_the_check_of_a_claim()
     let why = refusal(&locks, &claim("first", WaitMode::No)).await;
     assert!(why.contains("replica"), "{why}");
     let held = claim("held", WaitMode::No);
-    let grant = Grant {
-        name: held.name.clone(),
-        owner: held.owner,
-        token: FencingToken::new(5),
-        block: 1,
-        ttl: held.ttl,
-    };
+    let grant = Grant::new(held.name.clone(), held.owner, FencingToken::new(5), held.ttl);
     // A connection that finds it alone when it is made, and is to check it again after a second.
     let again = redis(&server.url("?max_ttl=1s"));
     let other = claim("other", WaitMode::No);

@@ -300,7 +300,7 @@ impl Pair {
         };
         let (label, lock) = (Arc::new(Label::new("host", 1, "user", "test")), LockName::new(name).unwrap());
         let block = if self.is_node { self.chance.of(&[1, 1, 2, 1000, 30_000]) } else { 1 };
-        Claim { name: lock, owner, mode, ttl, label, block, wait, asker: Default::default() }
+        Claim::new(lock, owner, mode, ttl).with_label(label).with_block(block).with_wait(wait)
     }
 
     async fn claim(&mut self, name: &'static str) {
@@ -353,8 +353,7 @@ impl Pair {
         self.trail.push(format!("{:?} renew {name} {owner} {ttl:?}", self.now));
         let (ledger, scene) = self.sides(name);
         let theirs = ledger.renew(&scene, owner, ttl);
-        let grant =
-            Grant { name: LockName::new(name).unwrap(), owner, token: FencingToken::new(0), block: 1, ttl };
+        let grant = Grant::new(LockName::new(name).unwrap(), owner, FencingToken::new(0), ttl);
         let ours = self.client().redis.renew(&[grant]).await.pop().unwrap().unwrap();
         assert_eq!(theirs, ours, "{}", self.story());
     }

@@ -527,7 +527,8 @@ impl Sweep {
         let token = FencingToken::new(held.map_or(1, |held| held.0));
         Ok(match verb {
             Verb::Claim(mode, wait, block) => {
-                let claim = Claim { mode: *mode, wait: *wait, block: *block, ttl: TTL, ..scene.me.clone() };
+                let claim =
+                    scene.me.clone().with_mode(*mode).with_ttl(TTL).with_block(*block).with_wait(*wait);
                 match poor.claim(&claim).await? {
                     ClaimAnswer::Granted(grant) => Said::Granted(grant),
                     ClaimAnswer::Queued { .. } => Said::Queued,
@@ -535,7 +536,7 @@ impl Sweep {
                 }
             }
             Verb::Renew => {
-                let grant = Grant { name: name.clone(), owner, token, block: 1, ttl: TTL };
+                let grant = Grant::new(name.clone(), owner, token, TTL);
                 renewed(poor.renew(&[grant]).await.remove(0)?)
             }
             Verb::Release => released(poor.release(name, owner).await?),
@@ -677,7 +678,7 @@ impl Sweep {
         let grant = |Scene { me, shelf, .. }: &Scene| {
             let held = shelf.holds(before, &me.owner.to_string(), self.now());
             let token = FencingToken::new(held.map_or(1, |held| held.0));
-            Grant { name: me.name.clone(), owner: me.owner, token, block: 1, ttl: TTL }
+            Grant::new(me.name.clone(), me.owner, token, TTL)
         };
         let grants: Vec<Grant> = scenes.iter().map(grant).collect();
         poor.renew(&grants).await.into_iter().map(|answer| answer.map(renewed)).collect()

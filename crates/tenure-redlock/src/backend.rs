@@ -65,8 +65,11 @@ impl<N: QuorumNode> Redlock<N> {
             memory.set_search(&key, search);
             // This owner must not claim a slot again at which it was released, wherever it waits.
             let wait = if is_last && !is_split { claim.wait } else { WaitMode::No };
-            let one =
-                Claim { name: slot(&claim.name, number)?, wait, mode: Mode::Exclusive, ..claim.clone() };
+            let one = claim
+                .clone()
+                .with_name(slot(&claim.name, number)?)
+                .with_mode(Mode::Exclusive)
+                .with_wait(wait);
             let answer = claim_everywhere(quorum, &one).await;
             let sooner = |wait: Duration| soonest.map_or(wait, |known| known.min(wait));
             match answer? {
@@ -427,7 +430,7 @@ impl<N: QuorumNode> ClaimTask<N> {
                 memory.set_held(&self.claim.name, None);
                 let Claim { name, owner, ttl, .. } = &*self.claim;
                 let (name, token) = (name.clone(), tokens.first());
-                ClaimAnswer::Granted(Grant { name, owner: *owner, token, block: tokens.block, ttl: *ttl })
+                ClaimAnswer::Granted(Grant::new(name, *owner, token, *ttl).with_block(tokens.block))
             }
             BallotOutcome::Failed => {
                 let is_untouched = !self.ballot.has_reached_any();

@@ -10,7 +10,7 @@ use std::{
 
 use tenure::Locker;
 use tenure_core::{
-    Backend, BreakScope, Claim, ClaimAnswer, ErrorKind, LockName, Mode, Outcome, Released, Renewal, WaitMode,
+    Backend, BreakScope, ClaimAnswer, ErrorKind, LockName, Mode, Outcome, Released, Renewal, WaitMode,
 };
 use tenure_testkit::host::pass;
 
@@ -473,7 +473,7 @@ async fn a_semaphore_is_as_many_slots() {
     let stage = Stage::new(3);
     let locks = stage.process();
     let limit = NonZeroU32::new(2);
-    let claim = || Claim { mode: Mode::Shared { limit }, ..stage.claim(WaitMode::Turn) };
+    let claim = || stage.claim(WaitMode::Turn).with_mode(Mode::Shared { limit });
     let (a, b, c) = (claim(), claim(), claim());
     let (one, two) = (granted(locks.claim(&a).await), granted(locks.claim(&b).await));
     let mut names = [one.name.as_str(), two.name.as_str()];
@@ -482,7 +482,7 @@ async fn a_semaphore_is_as_many_slots() {
     assert!(matches!(locks.claim(&c).await.unwrap(), ClaimAnswer::Queued { .. }));
     assert_eq!(locks.release(&one.name, a.owner).await.unwrap(), Released::Released);
     assert_eq!(granted(locks.claim(&c).await).name, one.name);
-    let reader = Claim { mode: Mode::READ, ..stage.claim(WaitMode::Turn) };
+    let reader = stage.claim(WaitMode::Turn).with_mode(Mode::READ);
     assert_eq!(locks.claim(&reader).await.unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
@@ -492,7 +492,7 @@ async fn those_who_only_try_do_not_make_a_waiter_forgotten() {
     let stage = Stage::new(3);
     let locks = stage.process();
     let limit = NonZeroU32::new(1);
-    let claim = |wait| Claim { mode: Mode::Shared { limit }, ..stage.claim(wait) };
+    let claim = |wait| stage.claim(wait).with_mode(Mode::Shared { limit });
     granted(locks.claim(&claim(WaitMode::Turn)).await);
     let waiter = claim(WaitMode::Turn);
     assert!(matches!(locks.claim(&waiter).await.unwrap(), ClaimAnswer::Queued { .. }));
@@ -512,13 +512,13 @@ async fn a_waiter_queues_before_it_has_tried_all_of_very_many_slots() {
     let limit = NonZeroU32::new(100);
     for number in 1..=100 {
         let name = LockName::new(format!("one#{number}")).unwrap();
-        granted(locks.claim(&Claim { name, ..stage.claim(WaitMode::Turn) }).await);
+        granted(locks.claim(&stage.claim(WaitMode::Turn).with_name(name)).await);
     }
     for node in &stage.nodes {
         node.set(Mood::Late(ms(40)));
     }
     let began = stage.clock();
-    let waiter = Claim { mode: Mode::Shared { limit }, ..stage.claim(WaitMode::Turn) };
+    let waiter = stage.claim(WaitMode::Turn).with_mode(Mode::Shared { limit });
     assert!(matches!(locks.claim(&waiter).await.unwrap(), ClaimAnswer::Queued { .. }));
     assert!(stage.clock() - began < TTL / 5, "{:?}", stage.clock() - began);
 }
@@ -529,7 +529,7 @@ async fn a_waiter_leaves_all_slots() {
     let stage = Stage::new(3);
     let locks = stage.process();
     let limit = NonZeroU32::new(2);
-    let claim = || Claim { mode: Mode::Shared { limit }, ..stage.claim(WaitMode::Turn) };
+    let claim = || stage.claim(WaitMode::Turn).with_mode(Mode::Shared { limit });
     granted(locks.claim(&claim()).await);
     granted(locks.claim(&claim()).await);
     let waiter = claim();

@@ -67,7 +67,7 @@ impl BlockProgram {
         let owner = OwnerId::from_random(ProcessId::from_random(process), owner);
         let name = LockName::new("a").expect("BUG: a good name");
         let (mode, ttl, label, wait) = (Mode::Exclusive, self.ttl, Arc::<Label>::default(), WaitMode::No);
-        Claim { name, owner, mode, ttl, label, block, wait, asker: Default::default() }
+        Claim::new(name, owner, mode, ttl).with_label(label).with_block(block).with_wait(wait)
     }
 
     async fn once(&mut self, block: u32) {

@@ -114,7 +114,7 @@ impl Twins {
             Step::Renew { client } => {
                 let (owner, name) = (self.owners[client].0, self.name.clone());
                 let token = tenure_core::FencingToken::new(1);
-                let grant = Grant { name, owner, token, block: 1, ttl: TTL };
+                let grant = Grant::new(name, owner, token, TTL);
                 let rows = self.lasting.renew(&[grant]).await.remove(0).unwrap();
                 assert_eq!(rows, self.whole(|ledger, rules| ledger.renew(now, rules, owner, TTL)));
             }
@@ -142,16 +142,7 @@ impl Twins {
     async fn claim(&mut self, client: usize, wait: WaitMode) {
         let (owner, mode) = self.owners[client];
         let label = Arc::new(Label::new("host", 1, "user", "command"));
-        let claim = Claim {
-            name: self.name.clone(),
-            owner,
-            mode,
-            ttl: TTL,
-            label,
-            block: 1,
-            wait,
-            asker: Default::default(),
-        };
+        let claim = Claim::new(self.name.clone(), owner, mode, TTL).with_label(label).with_wait(wait);
         let rows = match wait {
             WaitMode::No => self.lasting.claim(&claim).await,
             _ => self.rows().claim(&claim).await,

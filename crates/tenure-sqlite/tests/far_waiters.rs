@@ -11,8 +11,7 @@ use std::{
 
 use rusqlite::Connection;
 use tenure_core::{
-    Audience, BoxFuture, Claim, ClaimAnswer, Host, LockName, Moment, OwnerId, Released, Start, WakeEvent,
-    WakeStream,
+    Audience, BoxFuture, ClaimAnswer, Host, LockName, Moment, OwnerId, Released, Start, WakeEvent, WakeStream,
 };
 use tenure_sqlite::{Config, Sqlite};
 use tenure_testkit::{
@@ -170,7 +169,7 @@ async fn a_waiter_that_is_near_is_told_soon_though_another_one_of_its_process_is
     far.has_just_looked().await;
     let process = far.player.claim.owner.process();
     let owner = OwnerId::from_random(process, [7; 16]);
-    let claim = Claim { owner, name: LockName::new("other").unwrap(), ..far.player.claim.clone() };
+    let claim = far.player.claim.clone().with_name(LockName::new("other").unwrap()).with_owner(owner);
     let answer = far.player.backend.claim(&claim).await.unwrap();
     assert!(matches!(answer, ClaimAnswer::Queued { ahead: 0, .. }), "{answer:?}");
     assert_eq!(other.leave().await, Released::Released);

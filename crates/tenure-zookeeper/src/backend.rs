@@ -466,7 +466,7 @@ impl ClaimAttempt<'_> {
             let data = NodeRecord { entered: true, ..record }.written();
             drop(self.session.client.set_data(&format!("{}/{name}", self.lock), &data, None));
         }
-        Ok(ClaimAnswer::Granted(Grant { name: lock.clone(), owner: *owner, token, block: 1, ttl: *ttl }))
+        Ok(ClaimAnswer::Granted(Grant::new(lock.clone(), *owner, token, *ttl)))
     }
 
     /// Watches the nodes whose deletion may make it the holder; `None` if the queue has changed since it was read.

@@ -364,16 +364,14 @@ mod tests {
     }
 
     fn claim(n: u8) -> Claim {
-        Claim {
-            name: LockName::new("a").unwrap(),
-            owner: OwnerId::from_random(ProcessId::from_random([0; 8]), [n; 16]),
-            mode: Mode::Exclusive,
-            ttl: Duration::from_secs(10),
-            label: Arc::new(Label::default()),
-            block: 1,
-            wait: WaitMode::Turn,
-            asker: Default::default(),
-        }
+        Claim::new(
+            LockName::new("a").unwrap(),
+            OwnerId::from_random(ProcessId::from_random([0; 8]), [n; 16]),
+            Mode::Exclusive,
+            Duration::from_secs(10),
+        )
+        .with_label(Arc::new(Label::default()))
+        .with_wait(WaitMode::Turn)
     }
 
     fn with_one() -> (OwnNodes, OwnerId) {

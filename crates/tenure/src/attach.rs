@@ -94,7 +94,7 @@ async fn attach_here(
     }
     let _reservation = engine.reserve(owner);
     let (timing, name) = (request.timing, request.name.clone());
-    let mut grant = Grant { name, owner, token: FencingToken::new(0), block: 1, ttl: timing.ttl() };
+    let mut grant = Grant::new(name, owner, FencingToken::new(0), timing.ttl());
     let sent_at = engine.host.now();
     if engine.renew_one(&grant, timing.request_timeout()).await? == Renewal::Gone {
         return Err(AcquireError::Gone);

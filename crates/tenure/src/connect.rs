@@ -72,6 +72,9 @@ pub(crate) fn locker(
 
 /// Connects to the store of a URL in a file. Each later connection reads the passwords from the file again.
 ///
+/// # Errors
+/// As [`connect`].
+///
 /// # Cancel safety
 /// Nothing is left behind.
 pub async fn connect_file(url: &str, file: Option<&Path>) -> Result<Locker, ConfigError> {

@@ -233,7 +233,7 @@ impl Engine {
         let (now, grant) = (self.host.now(), cell.grant());
         // OK to ignore, because the store may still have a lease that is lost here.
         let _ = cell.release(now);
-        self.keeper.reaper.linger(Grant { ttl: linger, ..grant.clone() }, now + grant.ttl);
+        self.keeper.reaper.linger(grant.clone().with_ttl(linger), now + grant.ttl);
     }
 
     /// Does this on a thread of its own, so that it ends with no runtime of the program.

@@ -14,7 +14,7 @@ use crate::{
     error::{HoldError, Lost, ReleaseError},
     lease::Lease,
     manual::Detached,
-    verbs::Held,
+    verbs::{Held, Sealed},
 };
 
 /// A held lock: a [`Lease`], to which it derefs, and the duty to release it.
@@ -160,6 +160,8 @@ impl Guard {
         self.span.record("outcome", outcome.as_str());
     }
 }
+
+impl Sealed for Guard {}
 
 impl Held for Guard {
     type Proof = Lease;

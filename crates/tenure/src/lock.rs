@@ -548,6 +548,8 @@ impl fmt::Debug for Lock {
     }
 }
 
+impl verbs::Sealed for Lock {}
+
 impl Acquirable for Lock {
     type Held = Guard;
 

@@ -79,7 +79,7 @@ impl Detached {
         let ttl = Timing::new(ttl).map_err(invalid)?.ttl();
         self.must_have_one_holder()?;
         let (name, owner) = (self.name.clone(), self.owner);
-        let grant = Grant { name, owner, token: FencingToken::new(0), block: 1, ttl };
+        let grant = Grant::new(name, owner, FencingToken::new(0), ttl);
         self.engine.renew_one(&grant, QUESTION).await
     }
 

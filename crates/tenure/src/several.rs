@@ -151,6 +151,8 @@ impl fmt::Debug for AllOf {
     }
 }
 
+impl verbs::Sealed for AllOf {}
+
 impl Acquirable for AllOf {
     type Held = Guards;
 
@@ -272,6 +274,8 @@ impl Guards {
         self.guards.into_iter().map(Guard::detach).collect()
     }
 }
+
+impl verbs::Sealed for Guards {}
 
 impl Held for Guards {
     type Proof = Leases;
@@ -544,6 +548,8 @@ impl fmt::Debug for AnyOf {
         f.debug_tuple("AnyOf").field(&self.locks).finish()
     }
 }
+
+impl verbs::Sealed for AnyOf {}
 
 impl Acquirable for AnyOf {
     type Held = Guard;

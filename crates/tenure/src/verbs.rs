@@ -1,13 +1,16 @@
 //! The four verbs, once: `acquire`, `try_acquire`, `hold` and `try_hold` are the same for one lock, for all of
-//! several and for any of several. Their futures own what they need. Only the types of this crate can usefully
-//! implement the traits, because only this crate makes a `Guard`.
+//! several and for any of several. Their futures own what they need. Only the types of this crate implement the traits.
 
 use std::time::Duration;
 
 use crate::error::{AcquireError, HoldError, Lost};
 
-/// What can be acquired. Not to be implemented outside this crate.
-pub trait Acquirable: Clone + Send + Sync + 'static {
+/// Private, so that no other crate implements a trait that has it.
+#[allow(unnameable_types, reason = "that no other crate can name it is its purpose")]
+pub trait Sealed {}
+
+/// What can be acquired: one lock, all of several, or any of several. Sealed.
+pub trait Acquirable: Sealed + Clone + Send + Sync + 'static {
     /// The guard that it returns.
     type Held: Held;
 
@@ -24,8 +27,8 @@ pub trait Acquirable: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Self::Held, AcquireError>> + Send;
 }
 
-/// Held locks, to be released. Not to be implemented outside this crate.
-pub trait Held: Send + Sync + 'static {
+/// Held locks, to be released. Sealed.
+pub trait Held: Sealed + Send + Sync + 'static {
     /// The proof that the work receives.
     type Proof: Clone + Send + Sync + 'static;
 

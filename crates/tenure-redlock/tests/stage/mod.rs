@@ -277,16 +277,7 @@ impl Stage {
         bits[..8].copy_from_slice(&number.to_be_bytes());
         let owner = OwnerId::from_random(process, bits);
         let (name, mode) = (name(), Mode::Exclusive);
-        Claim {
-            name,
-            owner,
-            mode,
-            ttl: TTL,
-            label: Arc::default(),
-            block: 1,
-            wait,
-            asker: Default::default(),
-        }
+        Claim::new(name, owner, mode, TTL).with_label(Arc::default()).with_wait(wait)
     }
 
     /// How many nodes have somebody who holds, and how many somebody who waits.

@@ -47,16 +47,7 @@ impl Player {
         let (name, wait) = (LockName::new(name).expect("BUG: a good name"), WaitMode::Turn);
         let owner = OwnerId::from_random(process, u128::from(fresh()).to_be_bytes());
         let _listens = backend.wakes(process, Audience::Waiters);
-        let claim = Claim {
-            name,
-            owner,
-            mode: Mode::Exclusive,
-            ttl: TTL,
-            label,
-            block: 1,
-            wait,
-            asker: Default::default(),
-        };
+        let claim = Claim::new(name, owner, Mode::Exclusive, TTL).with_label(label).with_wait(wait);
         Self { backend, claim, _listens }
     }
 
@@ -69,7 +60,7 @@ impl Player {
         let Claim { name, owner, ttl, .. } = self.claim.clone();
         let (mut tries, token) = (self.claim.clone(), tenure_core::FencingToken::new(1));
         tries.wait = WaitMode::No;
-        let grant = Grant { name: name.clone(), owner, token, block: 1, ttl };
+        let grant = Grant::new(name.clone(), owner, token, ttl);
         let errors = [
             self.backend.claim(&tries).await.err(),
             self.backend.claim(&self.claim).await.err(),

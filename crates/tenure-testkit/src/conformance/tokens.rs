@@ -1,6 +1,6 @@
 //! L2: tokens of one lock grow in the order of grants.
 
-use tenure_core::{BreakScope, FencingToken, Grant, Minting, Released, Renewal, Sharing};
+use tenure_core::{BreakScope, FencingToken, Minting, Released, Renewal, Sharing};
 
 use super::Arena;
 
@@ -64,7 +64,7 @@ pub async fn a_lease_is_the_same_under_every_token_of_its_block(arena: &impl Are
     a.claim.block = 8;
     let grant = a.enter().await;
     let last = FencingToken::new(grant.token.get() + u64::from(grant.block) - 1);
-    let passed = Grant { token: last, block: 1, ..grant };
+    let passed = grant.with_token(last).with_block(1);
     arena.pass(arena.ttl() / 2).await;
     assert_eq!(a.renew(&passed).await, Renewal::Renewed);
     arena.pass(arena.ttl() * 3 / 4).await;

@@ -183,16 +183,9 @@ impl<'a> AcquireAttempt<'a> {
         let machine = Acquisition::new(began, *timing, *budget, patience(request), seed);
         let machine = if options.owner.is_some() { machine.keeping_owner() } else { machine };
         let machine = if request.asks_once() { machine.asking_once() } else { machine };
-        let claim = Claim {
-            name: (*name).clone(),
-            owner: options.owner.unwrap_or(fresh),
-            mode: *mode,
-            ttl: timing.ttl(),
-            label: options.label.clone(),
-            block: 1,
-            wait: machine.wait(),
-            asker: Default::default(),
-        };
+        let claim = Claim::new((*name).clone(), options.owner.unwrap_or(fresh), *mode, timing.ttl())
+            .with_label(options.label.clone())
+            .with_wait(machine.wait());
         reporter.on_owner(claim.owner);
         let hints = (claim.wait != WaitMode::No).then(|| engine.waiters.subscribe(claim.owner));
         let release_as = Some(claim.name.clone());
@@ -374,7 +367,7 @@ impl<'a> SentClaim<'a> {
     fn new(engine: &'a Engine, claim: &Claim, is_chosen: bool) -> Self {
         let (backend, owner, life) = (engine.backend.clone(), claim.owner, life_of(claim.ttl));
         let asker = Asker::new();
-        let claim = Claim { asker: asker.clone(), ..claim.clone() };
+        let claim = claim.clone().with_asker(asker.clone());
         let asking =
             Some(Box::pin(async move { backend.claim(&claim).await }) as BoxFuture<'static, ClaimResult>);
         Self { engine, owner, life, asker, asking, is_sent: false, is_chosen }

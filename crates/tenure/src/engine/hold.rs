@@ -39,7 +39,7 @@ pub(crate) struct HoldCell {
     hold: Mutex<Hold>,
     /// The place of the lease in the roster, if it is there. Only the roster reads it, under its own mutex.
     due: Mutex<Option<Due>>,
-    news: Notify,
+    changed: Notify,
     host: Arc<dyn Host>,
     pid: u32,
     /// The program has read its owner; all holders that it is passed on to share this.
@@ -60,10 +60,18 @@ impl HoldCell {
         cap: Option<Moment>,
         (host, record): (Arc<dyn Host>, HoldRecord),
     ) -> Self {
-        let hold = Mutex::new(Hold::new(until, grant.ttl, timing, cap, grant.token));
-        let (due, news, pid) = (Mutex::default(), Notify::new(), std::process::id());
-        let (is_owner_exposed, failure) = (Arc::default(), Mutex::default());
-        Self { grant, timing, hold, due, news, host, pid, is_owner_exposed, failure, record }
+        Self {
+            timing,
+            hold: Mutex::new(Hold::new(until, grant.ttl, timing, cap, grant.token)),
+            grant,
+            due: Mutex::default(),
+            changed: Notify::new(),
+            host,
+            pid: std::process::id(),
+            is_owner_exposed: Arc::default(),
+            failure: Mutex::default(),
+            record,
+        }
     }
 
     pub(crate) fn grant(&self) -> &Grant {
@@ -175,7 +183,7 @@ impl HoldCell {
     /// Ends validity on purpose, and notifies the clones of the lease; returns the loss, if it came before.
     pub(crate) fn release(&self, now: Moment) -> Result<(), Lost> {
         let released = self.hold().release(now);
-        self.news.notify_waiters();
+        self.changed.notify_waiters();
         released.inspect_err(|lost| self.record.lose(&self.grant, lost, now))
     }
 
@@ -189,21 +197,30 @@ impl HoldCell {
                 None => hold.pass_on(now, token)?,
             }
         };
-        self.news.notify_waiters();
+        self.changed.notify_waiters();
         let used = u32::try_from(token.get() - self.grant.token.get()).unwrap_or(u32::MAX);
-        let grant =
-            Grant { token, block: self.grant.block.saturating_sub(used).max(1), ..self.grant.clone() };
-        let (due, news, host) = (Mutex::default(), Notify::new(), self.host.clone());
-        let (hold, is_owner_exposed) = (Mutex::new(hold), self.is_owner_exposed.clone());
-        let (timing, pid, record) = (self.timing, self.pid, self.record.next());
-        let failure = Mutex::default();
-        Some(Self { grant, timing, hold, due, news, host, pid, is_owner_exposed, failure, record })
+        Some(Self {
+            grant: self
+                .grant
+                .clone()
+                .with_token(token)
+                .with_block(self.grant.block.saturating_sub(used).max(1)),
+            timing: self.timing,
+            hold: Mutex::new(hold),
+            due: Mutex::default(),
+            changed: Notify::new(),
+            host: self.host.clone(),
+            pid: self.pid,
+            is_owner_exposed: self.is_owner_exposed.clone(),
+            failure: Mutex::default(),
+            record: self.record.next(),
+        })
     }
 
     /// Not valid beyond then, however often it is renewed.
     pub(crate) fn cap(&self, cap: Moment) {
         self.hold().cap_at(cap);
-        self.news.notify_waiters();
+        self.changed.notify_waiters();
     }
 
     /// The holder that it was passed on to has taken it; returns the loss, if it has ended.
@@ -240,7 +257,7 @@ impl HoldCell {
 
     fn seen(&self, action: HoldAction) -> HoldAction {
         if action == HoldAction::Done {
-            self.news.notify_waiters();
+            self.changed.notify_waiters();
         }
         action
     }
@@ -259,7 +276,7 @@ impl HoldCell {
         if answer == Some(Renewal::Renewed) {
             self.record.renewed_with(left);
         }
-        self.news.notify_waiters();
+        self.changed.notify_waiters();
     }
 
     pub(crate) fn on_wake(&self, now: Moment) {
@@ -273,15 +290,15 @@ impl HoldCell {
     /// Completes when a renewal has failed and none has succeeded since, or the lease is lost.
     pub(crate) async fn at_risk(&self) {
         loop {
-            let news = self.news.notified();
-            tokio::pin!(news);
-            news.as_mut().enable();
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
             if self.is_at_risk() || self.check().is_err() {
                 return;
             }
             let until = self.host.now() + self.timing.look();
             tokio::select! {
-                () = news => {}
+                () = changed => {}
                 () = self.host.sleep_until(until) => {}
             }
         }
@@ -292,9 +309,9 @@ impl HoldCell {
     /// Uses a separate timer, not the watchdog's, so it completes on time even when the store hangs.
     pub(crate) async fn nearly_lost(&self, margin: Duration) -> Result<(), Lost> {
         loop {
-            let news = self.news.notified();
-            tokio::pin!(news);
-            news.as_mut().enable();
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
             self.check()?;
             let now = self.host.now();
             let left = self.hold().remaining(now);
@@ -304,7 +321,7 @@ impl HoldCell {
             // No longer than one check interval, because the clock may jump during the wait.
             let until = now + (left - margin).min(self.timing.look());
             tokio::select! {
-                () = news => {}
+                () = changed => {}
                 () = self.host.sleep_until(until) => {}
             }
         }
@@ -784,7 +801,7 @@ mod tests {
     fn lease(host: &Arc<PausedHost>, number: u8, ttl: Duration) -> Arc<HoldCell> {
         let owner = OwnerId::from_random(ProcessId::from_random([0; 8]), [number; 16]);
         let (name, token) = (LockName::new("x").unwrap(), FencingToken::new(1));
-        let (grant, timing) = (Grant { name, owner, token, block: 1, ttl }, Timing::new(ttl).unwrap());
+        let (grant, timing) = (Grant::new(name, owner, token, ttl), Timing::new(ttl).unwrap());
         let until = timing.believed_until(host.now(), ttl);
         let record = Telemetry::new("test").hold(&grant.name);
         Arc::new(HoldCell::new(grant, until, timing, None, (host.clone(), record)))

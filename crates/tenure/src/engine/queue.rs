@@ -719,13 +719,13 @@ mod tests {
     }
 
     fn grant(block: u32) -> Grant {
-        Grant {
-            name: LockName::new("a").unwrap(),
-            owner: OwnerId::from_random(ProcessId::from_random([1; 8]), [2; 16]),
-            token: FencingToken::new(100),
-            block,
-            ttl: Duration::from_secs(10),
-        }
+        Grant::new(
+            LockName::new("a").unwrap(),
+            OwnerId::from_random(ProcessId::from_random([1; 8]), [2; 16]),
+            FencingToken::new(100),
+            Duration::from_secs(10),
+        )
+        .with_block(block)
     }
 
     fn shared(block: u32, idle: Option<Duration>) -> Option<SharedLease> {

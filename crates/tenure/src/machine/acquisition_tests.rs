@@ -38,7 +38,7 @@ fn queued() -> ClaimAnswer {
 fn granted(owner: u8) -> ClaimAnswer {
     let owner = OwnerId::from_random(ProcessId::from_random([0; 8]), [owner; 16]);
     let (name, token) = (LockName::new("x").unwrap(), FencingToken::new(1));
-    ClaimAnswer::Granted(Grant { name, owner, token, block: 1, ttl: TTL })
+    ClaimAnswer::Granted(Grant::new(name, owner, token, TTL))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -314,7 +314,7 @@ impl Backend for Deaf {
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
         if matches!(self.promises.sharing, Sharing::Slots { .. }) && claim.mode != Mode::Exclusive {
             let name = LockName::new(format!("{}#1", claim.name)).unwrap();
-            return self.store.claim(&Claim { name, mode: Mode::Exclusive, ..claim.clone() }).await;
+            return self.store.claim(&claim.clone().with_name(name).with_mode(Mode::Exclusive)).await;
         }
         self.store.claim(claim).await
     }
