@@ -14,11 +14,11 @@ use crate::{folder, shim};
 
 /// A wall clock that runs as the machine's does, until a test moves or stops it. Clones are the same clock.
 ///
-/// Made of a library that is loaded before the server's own. A change is in force when the call returns: a
-/// server that reads the time after that reads the new one. The clock that never steps (`CLOCK_MONOTONIC`)
-/// is left alone, so what a server measures by it, such as its rounds of work, goes on while the wall clock
-/// stands. What Redis does after a while by the wall clock waits with it: the end of a `BLPOP` or of a
-/// `CLIENT PAUSE`, and the time limits of replication.
+/// It works by a library that is loaded before the libraries of the server. A change is in force when the call
+/// returns: a server that reads the time after that reads the new one. The clock that never steps (`CLOCK_MONOTONIC`)
+/// does not change. So what a server measures with it, such as its rounds of work, continues while the wall clock is
+/// stopped. What Redis times by the wall clock waits with it: the end of a `BLPOP` or of a `CLIENT PAUSE`, and the
+/// timeouts of replication.
 #[derive(Clone, Debug)]
 pub struct Clock {
     inner: Arc<Inner>,
@@ -31,17 +31,17 @@ struct Inner {
     folder: TempDir,
 }
 
-/// What the file says, in µs.
+/// The contents of the file, in µs.
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// Is added to what the clock would show.
+    /// Added to the time that the clock would show otherwise.
     offset: i64,
-    /// Where the clock stands; 0: it runs.
+    /// The time at which the clock is stopped; 0: it runs.
     frozen: i64,
 }
 
 impl Clock {
-    /// A clock that is right.
+    /// A clock that shows the correct time.
     pub fn new() -> Self {
         let folder = folder::temporary("tenure-clock-");
         let file = File::create(folder.path().join("clock")).expect("a file in the temporary folder");
@@ -50,7 +50,7 @@ impl Clock {
         Self { inner: Arc::new(inner) }
     }
 
-    /// What the server must find in its environment. See also [`Recipe::clock`](crate::redis::Recipe::clock).
+    /// The environment variables that the server needs. See also [`Recipe::clock`](crate::redis::Recipe::clock).
     ///
     /// # Panics
     /// If there is no C compiler.
@@ -60,35 +60,36 @@ impl Clock {
         vec![("LD_PRELOAD".into(), text(&library)), ("TENURE_CLOCK".into(), text(&file))]
     }
 
-    /// From now on it is wrong by so many ms: of the machine's time, or of the time at which it stands.
+    /// From now on the clock is ahead by so many ms, or behind if negative. That is relative to the machine's time,
+    /// or to the time at which the clock is stopped.
     pub fn step(&self, ms: i64) {
         self.change(|state| state.offset = ms * 1000);
     }
 
-    /// Moves it on by this much, whether it runs or stands.
+    /// Moves the clock forward by this much, whether it runs or is stopped.
     ///
     /// # Panics
-    /// If that is more than an i64 of µs.
+    /// If the µs do not fit in an i64.
     pub fn advance(&self, by: Duration) {
         self.change(|state| state.offset += micros(by));
     }
 
-    /// It stands at this time since the Unix epoch, exactly, to the µs. A [`step`](Self::step) of before is
-    /// over.
+    /// Stops the clock at exactly this time since the Unix epoch, to the µs. An earlier [`step`](Self::step) no
+    /// longer applies.
     ///
     /// # Panics
-    /// If that is zero, or more than an i64 of µs.
+    /// If the time is zero, or its µs do not fit in an i64.
     pub fn freeze_at(&self, since_epoch: Duration) {
         assert!(!since_epoch.is_zero(), "a clock cannot stand at the epoch itself");
         self.change(|state| *state = State { offset: 0, frozen: micros(since_epoch) });
     }
 
-    /// It stands where it is. Returns that time since the Unix epoch.
+    /// Stops the clock at the time that it shows. Returns that time since the Unix epoch.
     pub fn freeze(&self) -> Duration {
         self.change(|state| *state = State { offset: 0, frozen: state.shows() })
     }
 
-    /// It runs on from where it stands. [`step`](Self::step) with 0 makes it right again.
+    /// Lets the clock run from the time at which it is stopped. [`step`](Self::step) with 0 makes it correct again.
     pub fn run(&self) {
         self.change(|state| {
             if state.frozen != 0 {
@@ -97,12 +98,12 @@ impl Clock {
         });
     }
 
-    /// What it shows: the time since the Unix epoch, to the µs.
+    /// The time that the clock shows, since the Unix epoch, to the µs.
     pub fn shows(&self) -> Duration {
         duration(self.inner.locked().shows())
     }
 
-    /// Returns what it shows then.
+    /// Returns the time that the clock shows after the change.
     fn change(&self, change: impl FnOnce(&mut State)) -> Duration {
         let mut state = self.inner.locked();
         change(&mut state);
@@ -122,7 +123,7 @@ impl Inner {
         tenure_core::locked(&self.state)
     }
 
-    /// Offset, frozen, and a word by which a reader knows that it has not seen half of a change.
+    /// Writes the offset, the frozen time, and a checksum by which a reader detects half of a change.
     fn write(&self, state: State) {
         let words = [state.offset, state.frozen, !(state.offset ^ state.frozen)];
         let bytes: Vec<u8> = words.into_iter().flat_map(i64::to_ne_bytes).collect();

@@ -1,4 +1,4 @@
-//! The conformance suite: every law that a backend alone can show, one file per law.
+//! The conformance suite: the laws that can be tested on a backend alone, one file per subject.
 
 pub mod exclusion;
 pub mod late;
@@ -16,47 +16,49 @@ use tenure_core::BackendHandle;
 
 use player::{Player, TTL};
 
-/// A store under test. Every case gets an empty one of its own.
+/// A store under test. Each case gets its own empty store.
 #[async_trait]
 pub trait Arena: Send + Sync {
     /// A handle, as one process has it.
     fn here(&self) -> BackendHandle;
 
-    /// A handle to the same store as another process has it, sharing nothing in memory where that can be.
+    /// A handle to the same store, as another process has it. Where possible, the two handles share nothing in
+    /// memory.
     async fn elsewhere(&self) -> BackendHandle;
 
     /// Lets this much time pass on the server's clock.
     async fn pass(&self, d: Duration);
 
-    /// The ttl of all claims. A store with a server may need longer leases: whatever takes time uses up what is left of them.
+    /// The ttl of all claims. A store with a server may need longer leases: each step of a case takes time, and less
+    /// of the lease is left.
     fn ttl(&self) -> Duration {
         TTL
     }
 
-    /// A claimant of the lock `name` here, exclusive, with a turn.
+    /// A claimant of the lock `name` in this process: exclusive, with `WaitMode::Turn`.
     fn player(&self, name: &str) -> Player {
         Player::new(self.here(), name).lasting(self.ttl())
     }
 
-    /// The same as another process has it.
+    /// The same in another process.
     async fn player_elsewhere(&self, name: &str) -> Player {
         Player::new(self.elsewhere().await, name).lasting(self.ttl())
     }
 
-    /// The claim ttl, and a little. A server in real time gives its waiters the longest: whoever has no processor for half a second
-    /// loses a turn of the usual length, and others enter before it.
+    /// The claim ttl, and a little more. A server in real time gives its waiters the longest claim ttl. With the
+    /// usual one, a waiter that gets no processor for half a second loses its turn, and others enter first.
     fn turn(&self) -> Duration {
         Duration::from_millis(510)
     }
 }
 
-/// What [`Arena::turn`] answers for a store whose URL has `claim_ttl=6s`.
+/// What [`Arena::turn`] returns for a store whose URL has `claim_ttl=6s`.
 pub const LONG_TURN: Duration = Duration::from_millis(6_010);
 
-/// Runs every case of the suite against the arenas that a function `async fn() -> impl Arena` makes: under tokio's
-/// paused clock, or, for a store with a server and a clock of its own, in `real_time`.
+/// Runs every case of the suite against the arenas that a function `async fn() -> impl Arena` makes. The cases run
+/// under tokio's paused clock, or in `real_time` for a store with a server and its own clock.
 ///
-/// A backend cannot miss a case: the list stands here, and a test of the testkit compares it with the sources.
+/// No backend can omit a case: the list is here, and a test of the testkit compares it with the sources.
 #[macro_export]
 macro_rules! conformance {
     ($arena:ident) => {

@@ -18,11 +18,11 @@ use nix::{
 
 use crate::patience::{eventually, slowness};
 
-/// What a server of this name becomes that was started, anew as often as this if it ends at once: between our look for a free port and
-/// its start somebody else may take that.
+/// Starts a server of this name, in up to `tries` attempts, and returns what `start` returned. An attempt may fail:
+/// another process may take the port between the check for a free one and the start.
 ///
 /// # Panics
-/// If it never starts; shows the last words of its log.
+/// If no attempt succeeds; the message has the end of its log.
 pub(crate) fn started<T>(name: &str, tries: usize, mut start: impl FnMut() -> Result<T, String>) -> T {
     let mut log = String::new();
     for _ in 0..tries {
@@ -34,10 +34,10 @@ pub(crate) fn started<T>(name: &str, tries: usize, mut start: impl FnMut() -> Re
     panic!("{name} does not start. The end of its log:\n{log}")
 }
 
-/// The words of a command that must succeed, without the end of the last line.
+/// The output of a command that must succeed, without white space at its end.
 ///
 /// # Panics
-/// If it does not start, or fails; shows its errors.
+/// If it does not start, or fails; the message has its errors.
 #[track_caller]
 pub(crate) fn checked(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output();
@@ -49,11 +49,11 @@ pub(crate) fn checked(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
-/// One server's process, which dies with the test. Knows nothing of what it serves.
+/// The process of one server, of any kind. It dies with the test.
 #[derive(Debug, Default)]
 pub struct Daemon(Mutex<Run>);
 
-/// The process, and how often there was one.
+/// The process, and how often it was started.
 #[derive(Debug, Default)]
 struct Run {
     child: Option<Child>,
@@ -61,10 +61,11 @@ struct Run {
 }
 
 impl Daemon {
-    /// Starts the process and waits until it serves; if it ends before that, its last words.
+    /// Starts the process and waits until it serves. If it ends before that, the error is the end of its log.
     ///
-    /// `command` makes the command, given the log of this start, to which output goes that the server does not write there
-    /// itself; `serves` says whether it serves, given that log: on its port, somebody else may answer who was faster.
+    /// `command` receives the log file of this start and makes the command. Output that the server does not write
+    /// there itself goes to that file too. `serves` receives the log file and returns whether the server serves: on
+    /// its port, another process may answer that was faster.
     ///
     /// # Panics
     /// If there is a process already, its program is missing, or it neither serves nor ends in time.
@@ -98,10 +99,10 @@ impl Daemon {
         last_lines(&log(folder, self.locked().starts))
     }
 
-    /// Tries until it serves: somebody who looks for a free port may hold ours for a moment.
+    /// Launches it until it serves: another process that checks for a free port may have this one for a moment.
     ///
     /// # Panics
-    /// If it does not in time.
+    /// If it does not serve in time.
     pub fn insist(&self, mut launch: impl FnMut() -> Result<(), String>) {
         let deadline = Instant::now() + PATIENCE * slowness();
         while let Err(words) = launch() {
@@ -110,7 +111,7 @@ impl Daemon {
         }
     }
 
-    /// Its process.
+    /// The id of its process.
     ///
     /// # Panics
     /// If it was killed.
@@ -123,16 +124,16 @@ impl Daemon {
         self.locked().child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Ends it as a crash does, and waits until it is gone. It may be stopped, or dead already.
+    /// Kills it as a crash does, and waits until it has ended. It may be stopped, or have ended already.
     pub fn kill(&self) {
         if let Some(mut child) = self.locked().child.take() {
-            // OK to ignore because a child that has ended cannot be killed, and is buried by the wait.
+            // OK to ignore because a child that has ended cannot be killed, and the wait reaps it.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// It does nothing any more, and its connections stay open. Returns when it does nothing.
+    /// Suspends it: the process does nothing, and its connections stay open. Returns when it has stopped.
     ///
     /// # Panics
     /// If it was killed.
@@ -140,13 +141,13 @@ impl Daemon {
         self.signal(Signal::SIGSTOP);
         let facts = PathBuf::from(format!("/proc/{}/stat", self.pid()));
         eventually("a stopped process does nothing", PATIENCE, || {
-            // The state stands behind the name, which ends with the last bracket. No file: no Linux.
+            // The state follows the name, which ends with the last bracket. No file: this is not Linux.
             let Ok(text) = fs::read_to_string(&facts) else { return Some(()) };
             text.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T')).then_some(())
         });
     }
 
-    /// It goes on after a [`stop`](Self::stop).
+    /// Continues it after a [`stop`](Self::stop).
     ///
     /// # Panics
     /// If it was killed.
@@ -160,7 +161,7 @@ impl Daemon {
     /// If it was killed.
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid()).expect("a process id is an i32");
-        // OK because the child is not buried while we have it, so the number is still its own.
+        // OK because the child is not reaped while it is in `child`, so the number is still its own.
         kill(Pid::from_raw(pid), signal).expect("our own child can be signalled");
     }
 
@@ -179,8 +180,9 @@ thread_local! {
     static LASTING: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
 }
 
-/// What is started in there may outlive us, and is written down in that file with its folder. Each has a session of its own:
-/// whoever is left behind in ours is hung up on if one of them is stopped.
+/// Processes that `start` starts may outlive this one. Each is written to the file `processes`, with its folder. Each
+/// has its own session. In the session of this process, those that it leaves behind would receive a hangup if one of
+/// them is stopped.
 pub(crate) fn lasting<T>(processes: &Path, start: impl FnOnce() -> T) -> T {
     LASTING.set(Some(processes.to_owned()));
     let started = start();
@@ -230,5 +232,5 @@ fn last_lines(log: &Path) -> String {
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
-/// How long a server may take to start; a Java one on a busy machine needs some of it.
+/// How long a server may take to start. A Java server on a busy machine needs some of it.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -9,14 +9,14 @@ use std::{
 
 use tempfile::TempDir;
 
-/// A file system of a few MiB, which goes with it.
+/// A file system of a few MiB, which is unmounted when this is dropped.
 pub struct SmallDisk(TempDir);
 
 impl SmallDisk {
-    /// `None`, with a word of why, where the system mounts none.
+    /// Mounts a file system of so many MiB. `None`, with a message, where the system does not allow it.
     ///
     /// # Panics
-    /// If there is no folder for it.
+    /// If its folder cannot be made.
     pub fn new(mib: usize) -> Option<Self> {
         let folder = crate::folder::temporary("tenure-disk-");
         let size = format!("size={mib}m");
@@ -29,12 +29,12 @@ impl SmallDisk {
         is_there.then_some(Self(folder))
     }
 
-    /// Where it is.
+    /// The folder where it is mounted.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// Until nothing more can be written. What was given back since is taken as well.
+    /// Writes until the file system is full. A second call also fills the space that was freed since.
     ///
     /// # Panics
     /// If it is never full.
@@ -44,7 +44,7 @@ impl SmallDisk {
         io::copy(&mut io::repeat(0), &mut file).expect_err("the disk is full");
     }
 
-    /// Makes room again.
+    /// Deletes what [`fill`](Self::fill) wrote.
     ///
     /// # Panics
     /// If a file cannot be removed.

@@ -1,4 +1,4 @@
-//! `Entry`: how a claimant got in, when it had asked for it, and what had refused it before.
+//! `Entry`: a grant, when its claimant asked for it, and the errors before it.
 
 use std::time::{Duration, Instant};
 
@@ -6,31 +6,32 @@ use tenure_core::{BackendError, ClaimAnswer, ErrorKind, Grant, Outcome};
 
 use crate::{conformance::player::Player, patience::slowness};
 
-/// How a claimant was let in.
+/// How a claimant was granted a lock.
 pub struct Entry {
-    /// What it was granted.
+    /// The grant.
     pub grant: Grant,
-    /// When the request was sent that was granted; its holder believes in it for one ttl from then.
+    /// When the request that was granted was sent. Its holder treats the lease as held for one ttl from then.
     pub asked: Instant,
-    /// What it was told before.
+    /// The errors that the claimant received before.
     pub errors: Vec<BackendError>,
 }
 
 impl Entry {
-    /// What refused it before. A connection that was found broken, or a node that did not answer, tells nothing.
+    /// The errors that refused it before. A broken connection, or a node that did not answer, is no refusal.
     pub fn refusals(&self) -> Vec<&BackendError> {
         self.errors.iter().filter(|error| error.outcome() == Outcome::NotApplied).collect()
     }
 
-    /// Until when its holder believes in it.
+    /// Until when its holder treats the lease as held.
     pub fn believed_until(&self) -> Instant {
         self.asked + self.grant.ttl
     }
 
-    /// L1 and L2: it came after the end of the lease before, with a larger token, and was told why it had to wait.
+    /// L1 and L2: the grant was requested after the lease before it had ended, and has a larger token. The first
+    /// refusal names the reason for the wait.
     ///
     /// # Panics
-    /// If not.
+    /// If that is not so.
     #[track_caller]
     pub fn is_after(&self, before: &Self, why: &str) {
         let early = before.believed_until().saturating_duration_since(self.asked);
@@ -43,10 +44,10 @@ impl Entry {
         passes(self.refusals().first().expect("it should have been refused before"), why);
     }
 
-    /// L2: it came during the lease before, and only its larger token protects.
+    /// L2: the grant was requested during the lease before it, and only its larger token protects the resource.
     ///
     /// # Panics
-    /// If not.
+    /// If that is not so.
     #[track_caller]
     pub fn is_beside(&self, before: &Self) {
         assert!(self.asked < before.believed_until(), "the hazard did not show");
@@ -54,10 +55,10 @@ impl Entry {
     }
 }
 
-/// Claims until it is let in. A refusal must be one that passes.
+/// Claims until the lock is granted. Each error before that must be transient.
 ///
 /// # Panics
-/// If it is refused for good, or not let in within `patience`.
+/// If it is refused permanently, or not granted within `patience` times the slowness.
 pub async fn let_in_within(patience: Duration, player: &Player) -> Entry {
     let (began, mut errors) = (Instant::now(), Vec::new());
     loop {
@@ -75,17 +76,17 @@ pub async fn let_in_within(patience: Duration, player: &Player) -> Entry {
     }
 }
 
-/// Hazard 62: it cannot serve at present, and nothing was granted.
+/// Hazard 62: the store cannot serve at present, and nothing was granted.
 ///
 /// # Panics
-/// If the error says something else.
+/// If the error is another one.
 #[track_caller]
 pub fn passes(error: &BackendError, words: &str) {
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error:?}");
     assert!(error.to_string().contains(words), "{error}");
 }
 
-/// An error with everything behind it, as people and logs may see it: no secret may be in it.
+/// The text of an error with all its sources, as people and logs may see it: no secret may be in it.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();

@@ -1,4 +1,5 @@
-//! Real etcd servers: on free ports, in folders of their own. They go with the test, or with the run that shares them.
+//! Real etcd servers, each on free ports and in its own folder. They end with the test, or with the run that shares
+//! them.
 
 mod cluster;
 mod recipe;
@@ -20,9 +21,9 @@ pub fn shared() -> Shared {
 
 /// Three servers of this run, of which the first one hangs.
 ///
-/// Each of the other two is needed, and on a busy machine either may have no processor for a second. That is no reason to choose
-/// a leader: until there is one nobody is answered, and a new one has all leases begin again. With more patience than this a lease
-/// would last longer than 2 s at least, which is what etcd promises of one of 1 s.
+/// Each of the other two is needed, and on a busy machine either may get no processor for a second. That must not
+/// cause an election: until it ends no client gets an answer, and a new leader starts all leases again. With a longer
+/// election timeout, a lease of 1 s would last longer than the minimum of 2 s that etcd has by default.
 ///
 /// # Panics
 /// If they do not start.

@@ -1,4 +1,4 @@
-//! Folders of servers, which go with them.
+//! Folders of servers, which are deleted with them.
 
 use std::{
     env,
@@ -8,8 +8,8 @@ use std::{
 use nix::sys::statvfs::statvfs;
 use tempfile::TempDir;
 
-/// A folder for one server: in memory where there is room, because hundreds of servers write thousands of small files and need
-/// none of them afterwards.
+/// A folder for one server, in memory where there is room: hundreds of servers write thousands of small files and
+/// need none of them afterwards.
 ///
 /// # Panics
 /// If it cannot be made.
@@ -19,7 +19,7 @@ pub(crate) fn of_server(prefix: &str) -> TempDir {
     new(prefix, place)
 }
 
-/// A folder among the temporary ones.
+/// A folder in the machine's folder for temporary files.
 ///
 /// # Panics
 /// If it cannot be made.
@@ -31,13 +31,13 @@ fn new(prefix: &str, place: PathBuf) -> TempDir {
     tempfile::Builder::new().prefix(prefix).tempdir_in(place).expect("a temporary folder")
 }
 
-/// Bytes that are free; none where there is no such place.
+/// The free bytes of this file system; zero if there is no such folder.
 fn room(place: &Path) -> u64 {
     statvfs(place).map_or(0, |facts| facts.blocks_available() * facts.fragment_size())
 }
 
 const MEMORY: &str = "/dev/shm";
-/// 2 GiB: what all servers need that run at once is a fifth of it.
+/// 2 GiB: all servers that run at the same time need a fifth of it.
 const ENOUGH: u64 = 2 << 30;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `Gated`: a backend whose verbs answer, fail, are late or never answer, as a test says.
+//! `Gated`: a backend whose verbs answer, fail, are late or never answer, as a test plans.
 
 use std::{
     collections::VecDeque,
@@ -22,7 +22,7 @@ pub enum Gate {
     Refuse,
     /// It is done, but the answer is lost: an error of unknown outcome.
     LoseReply,
-    /// It is done at once, and answered this much later.
+    /// It is done immediately, and answered this much later.
     Slow(Duration),
     /// It is done this much later, and answered then.
     Late(Duration),
@@ -30,7 +30,7 @@ pub enum Gate {
     Hang,
 }
 
-/// Which verb a gate stands at.
+/// The verb that a gate is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// `claim`
@@ -52,7 +52,7 @@ struct Plan {
     replica: Option<LockView>,
 }
 
-/// A backend behind gates. Handles share them.
+/// A backend behind gates. Its handles share the gates.
 #[derive(Clone)]
 pub struct Gated {
     inner: BackendHandle,
@@ -61,7 +61,7 @@ pub struct Gated {
 }
 
 impl Gated {
-    /// Everything open at first.
+    /// A backend whose gates are all open.
     pub fn new(inner: BackendHandle, host: Arc<dyn Host>) -> Self {
         Self { inner, host, plan: Arc::default() }
     }
@@ -78,7 +78,8 @@ impl Gated {
         self.locked().asked.iter().filter(|v| **v == verb).count()
     }
 
-    /// From now on a replica that is behind answers each view, of this lock alone: as it is now.
+    /// From now on a replica that is behind answers each `inspect`, whatever the name: with the view of this lock as
+    /// it is now.
     pub async fn look_at_a_replica(&self, name: &LockName) -> Result<(), BackendError> {
         let view = self.inner.inspect(name).await?;
         self.locked().replica = Some(view);

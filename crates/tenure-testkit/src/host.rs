@@ -1,4 +1,4 @@
-//! `PausedHost`: tokio's paused clock as a host, with a wall clock and a suspend that tests can move.
+//! `PausedHost`: tokio's paused clock as a host. Tests can step its wall clock and suspend it.
 
 use std::{
     io,
@@ -12,16 +12,16 @@ use std::{
 use tenure_core::{BoxFuture, Host, Moment, Start};
 use tokio::time::Instant;
 
-/// Where the paused world starts.
+/// The time of the wall clock at the start, less `UPTIME`.
 const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 
-/// How long a machine has been up where that does not matter.
+/// How long a machine has been up, in tests where that does not matter.
 const UPTIME: Duration = Duration::from_secs(1000);
 
-/// A host whose time is tokio's paused time; it goes on by itself while everybody waits.
+/// A host whose time is tokio's paused time. It advances by itself while all tasks wait.
 pub struct PausedHost {
     start: Instant,
-    /// For how long the machine had been up then.
+    /// How long the machine had been up at `start`.
     uptime: Duration,
     step_ms: AtomicI64,
     suspended_ms: AtomicU64,
@@ -34,7 +34,7 @@ impl PausedHost {
         Self::up_for(UPTIME, seed)
     }
 
-    /// The same on a machine that has been up for so long; a shorter time than another host's is a later boot.
+    /// The same on a machine that has been up for so long. A shorter time than another host's means a later boot.
     pub fn up_for(uptime: Duration, seed: u64) -> Arc<Self> {
         Arc::new(Self {
             start: Instant::now(),
@@ -50,7 +50,7 @@ impl PausedHost {
         self.step_ms.fetch_add(ms, Ordering::SeqCst);
     }
 
-    /// The machine slept: both clocks go on, timers do not.
+    /// The machine is suspended for this long: both clocks advance, timers do not.
     pub fn suspend(&self, d: Duration) {
         self.suspended_ms
             .fetch_add(u64::try_from(d.as_millis()).expect("BUG: a test's sleep is short"), Ordering::SeqCst);
@@ -90,7 +90,7 @@ impl Host for PausedHost {
     fn random(&self, bytes: &mut [u8]) {
         let mut state = tenure_core::locked(&self.chance);
         for byte in bytes {
-            // xorshift64: a test's chance only has to be repeatable.
+            // xorshift64: the random bytes of a test only have to be repeatable.
             *state ^= *state << 13;
             *state ^= *state >> 7;
             *state ^= *state << 17;

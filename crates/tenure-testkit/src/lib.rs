@@ -1,8 +1,8 @@
 //! What the tests of Tenure share: the conformance suite, a host with simulated time, a backend with gates, and real
 //! servers behind bad networks and wrong clocks.
 //!
-//! Not published. A backend's `tests/conformance.rs` names an [`Arena`](conformance::Arena) and calls
-//! [`conformance!`]; every case there is runs then, chosen by what the backend [promises](tenure_core::Promises).
+//! Not published. A backend's `tests/conformance.rs` makes an [`Arena`](conformance::Arena) and calls
+//! [`conformance!`], which runs every case. Each case tests only what the backend [promises](tenure_core::Promises).
 
 #![allow(clippy::disallowed_methods, reason = "this crate is where tests get their time and tasks from")]
 

@@ -1,4 +1,5 @@
-//! Real MariaDB servers: on free ports, in folders of their own. They go with the test, or with the run that shares them.
+//! Real MariaDB servers, each on free ports and in its own folder. They end with the test, or with the run that
+//! shares them.
 
 mod pooler;
 
@@ -28,7 +29,8 @@ pub fn shared() -> Shared {
     Shared::server("mysql", MysqlServer::start, MysqlServer::address)
 }
 
-/// Makes a table of locks on the server at this address, as the README shows it: one that a client makes is not used for 10 s.
+/// Makes a table of locks on the server at this address, as the README shows it. A table that a client makes is not
+/// used for 10 s.
 ///
 /// # Panics
 /// If there is an error.
@@ -47,12 +49,12 @@ pub struct Recipe {
     certificates: Option<Certificates>,
     data: Option<PathBuf>,
     is_durable: bool,
-    /// Lives as long as a server may be started by it.
+    /// Keeps the clock's files for as long as this recipe may start a server.
     clock: Option<Clock>,
 }
 
 impl Recipe {
-    /// With defaults, 700 connections, no password, no binary log, and a disk that is not waited for.
+    /// With defaults, 700 connections, no password, no binary log, and without waiting for the disk.
     pub fn new() -> Self {
         Self::default()
     }
@@ -64,14 +66,14 @@ impl Recipe {
         self
     }
 
-    /// A commit is on the disk before it is answered, as it is by default outside of tests.
+    /// A commit is on the disk before the server answers it, as it is by default outside of tests.
     #[must_use]
     pub fn durable(mut self) -> Self {
         self.is_durable = true;
         self
     }
 
-    /// Its wall clock is this one.
+    /// The server uses this wall clock.
     #[must_use]
     pub fn clock(mut self, clock: &Clock) -> Self {
         self.clock = Some(clock.clone());
@@ -86,7 +88,7 @@ impl Recipe {
         self
     }
 
-    /// Its data lie in this folder, which is empty.
+    /// The server keeps its data in this folder, which is empty.
     #[must_use]
     pub fn data(mut self, folder: &Path) -> Self {
         self.data = Some(folder.to_owned());
@@ -111,18 +113,18 @@ pub struct MysqlServer {
     recipe: Recipe,
     port: u16,
     daemon: Daemon,
-    // Last, as the process must be gone before its folder goes.
+    // Last: the process must end before its folder is deleted.
     folder: TempDir,
 }
 
 impl MysqlServer {
-    /// With defaults.
+    /// Starts a server with defaults.
     pub fn start() -> Self {
         Recipe::new().start()
     }
 
     fn prepare(recipe: Recipe) -> Self {
-        // Where nothing reaches a disk, durable says nothing.
+        // A durable server needs a disk: in memory, nothing reaches one.
         let place = if recipe.is_durable { folder::temporary } else { folder::of_server };
         let folder = place("tenure-mysql-");
         let server = Self { recipe, port: ports::free(false), daemon: Daemon::default(), folder };
@@ -133,7 +135,7 @@ impl MysqlServer {
         server
     }
 
-    /// Starts the process and waits until it serves; if it ends before that, its last words.
+    /// Starts the process and waits until it serves. If it ends before that, the error is the end of its log.
     fn launch(&self) -> Result<(), String> {
         let serves =
             |log: &Path| fs::read_to_string(log).is_ok_and(|log| log.contains("ready for connections"));
@@ -152,7 +154,7 @@ impl MysqlServer {
             .arg(format!("--init-file={folder}/init.sql"))
             .envs(self.recipe.env.iter().cloned());
         if !self.recipe.is_durable {
-            // A new table is synced six times, and clients that connect meanwhile may wait for that.
+            // A new table is synced six times, and clients that connect at that time may wait for it.
             command.args([
                 "--innodb-flush-log-at-trx-commit=0",
                 "--innodb-flush-method=nosync",
@@ -165,12 +167,12 @@ impl MysqlServer {
                 command.arg(format!("--ssl-{setting}={}", ca.with_file_name(file).display()));
             }
         }
-        // What the test said comes last, and so wins.
+        // The settings of the test come last, so they override the others.
         command.args(&self.recipe.arguments);
         command
     }
 
-    /// Where it listens, at 127.0.0.1.
+    /// The port on which it listens, at 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -185,7 +187,7 @@ impl MysqlServer {
         format!("mysql://tenure@{}/tenure{query}", self.address())
     }
 
-    /// Its socket.
+    /// The path of its Unix socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
     }
@@ -199,7 +201,7 @@ impl MysqlServer {
         self.recipe.data.clone().unwrap_or_else(|| self.folder.path().join("data"))
     }
 
-    /// Its process.
+    /// The id of its process.
     ///
     /// # Panics
     /// If it was killed.
@@ -207,7 +209,8 @@ impl MysqlServer {
         self.daemon.pid()
     }
 
-    /// What the statements answer to the user `root` in the database `tenure`: a line per row, with tabs between.
+    /// Runs the statements as the user `root` in the database `tenure`. Returns a line per row, with tabs between the
+    /// columns.
     ///
     /// # Panics
     /// If there is an error.
@@ -218,12 +221,13 @@ impl MysqlServer {
         checked(client.arg("-S").arg(self.socket()))
     }
 
-    /// Ends it as a crash of the machine does, and waits until it is gone. It may be stopped, or dead already.
+    /// Kills it as a crash does, and waits until it has ended. It may be stopped, or have ended already.
     pub fn kill(&self) {
         self.daemon.kill();
     }
 
-    /// Starts it again after a [`kill`](Self::kill): the same port, folder and recipe. It goes through its log first.
+    /// Starts it again after a [`kill`](Self::kill): the same port, folder and recipe. It recovers from its log
+    /// first.
     ///
     /// # Panics
     /// If it runs, or does not answer in time.
@@ -231,7 +235,7 @@ impl MysqlServer {
         self.daemon.insist(|| self.launch());
     }
 
-    /// It does nothing any more, and its connections stay open. Returns when it does nothing.
+    /// Suspends it: the process does nothing, and its connections stay open. Returns when it has stopped.
     ///
     /// # Panics
     /// If it was killed.
@@ -239,7 +243,7 @@ impl MysqlServer {
         self.daemon.stop();
     }
 
-    /// It goes on after a [`stop`](Self::stop).
+    /// Continues it after a [`stop`](Self::stop).
     ///
     /// # Panics
     /// If it was killed.
@@ -254,19 +258,20 @@ impl Drop for MysqlServer {
     }
 }
 
-/// A server on these data that leaves its small files in a folder.
+/// A server on these data that keeps its small files in `folder`.
 fn server(data: &Path, folder: &Path) -> Command {
     let mut command = Command::new("mariadbd");
     command.arg("--no-defaults").args(SMALL).current_dir(folder);
     command.arg(format!("--datadir={}", data.display())).arg(format!("--tmpdir={}", folder.display()));
     if nix::unistd::geteuid().is_root() {
-        // It refuses to run as root unless it is told to.
+        // The server refuses to run as root without this option.
         command.arg("--user=root");
     }
     command
 }
 
-/// Data that were set up once for this machine: that takes a second, and a copy a tenth of it. They stay among the temporary files.
+/// Data that were set up once for this machine: the setup takes a second, a copy a tenth of that. They stay in the
+/// machine's folder for temporary files.
 fn original() -> PathBuf {
     let place = std::env::temp_dir().join(format!("tenure-mysql-original-{FORM}"));
     if !place.exists() {
@@ -283,8 +288,7 @@ fn original() -> PathBuf {
             install.arg("--user=root");
         }
         checked(install.current_dir(folder.path()));
-        // The first gives it its name; the others find that it is there.
-        // OK to ignore because of that.
+        // OK to ignore because only the first process can rename its data; the others find that the folder exists.
         let _ = fs::rename(&data, &place);
     }
     assert!(place.join("ibdata1").exists(), "{} has no data; remove it", place.display());
@@ -306,7 +310,7 @@ const FIRST_WORDS: &str = "CREATE DATABASE IF NOT EXISTS tenure;\n\
     busy tinyint NOT NULL, used bigint NOT NULL, state mediumblob NOT NULL) ENGINE = InnoDB;\n";
 const COLUMNS: &str = "name varbinary(600) NOT NULL PRIMARY KEY, version bigint NOT NULL, busy tinyint NOT NULL, \
      used bigint NOT NULL, state mediumblob NOT NULL";
-/// Changes with what is set up here, so that an older original is not taken for it.
+/// Change it when the setup changes, so that no test uses an older original.
 const FORM: &str = "1";
-/// Ports that may be taken in a row between our look and the server's start.
+/// How often to try: another process may take the port between the check and the server's start.
 const TRIES: usize = 10;

@@ -1,4 +1,4 @@
-//! Waiting for a condition with a deadline, scaled by one factor; and callers with too little patience.
+//! Waits for conditions, with deadlines that grow on a busy machine; and callers with a short timeout.
 
 use std::{
     fmt::Debug,
@@ -13,10 +13,10 @@ use tokio::time::{sleep, timeout};
 
 use crate::proxy::Proxy;
 
-/// How many times longer than on a quiet machine something may take here: it multiplies every patience of the tests.
+/// How many times longer than on a quiet machine something may take here: it multiplies every timeout of the tests.
 ///
-/// Measured at each call, as how many tasks want one processor, and never smaller than it was: what a test began with one factor it
-/// does not judge by a smaller one. `TENURE_TEST_SLOWNESS` multiplies what was measured.
+/// Measured at each call as the number of tasks that compete for one processor. It never becomes smaller: a test that
+/// began with one factor must not be judged by a smaller one. `TENURE_TEST_SLOWNESS` multiplies the measured value.
 pub fn slowness() -> u32 {
     static WORST: AtomicU32 = AtomicU32::new(1);
     let now = fs::read_to_string("/proc/loadavg").map_or(1, |load| crowding(&load, processors()));
@@ -24,14 +24,16 @@ pub fn slowness() -> u32 {
     WORST.fetch_max(now, Ordering::Relaxed).max(now)
 }
 
-/// By how much a lease of a test is longer here than on a quiet machine: by less than [`slowness`], because tests wait for its end.
+/// How many times longer a lease of a test is here than on a quiet machine: at most [`slowness`], because tests wait
+/// for its end.
 pub fn stretch() -> u32 {
     let slowness = slowness();
     let most = if slowness < MAX { 2 } else { 3 };
     slowness.min(named().max(most))
 }
 
-/// From what the kernel says: the mean of the last minute, or the tasks that run at this moment if those are more.
+/// The factor from `/proc/loadavg`: from the mean of the last minute, or from the tasks that run now if those are
+/// more.
 fn crowding(load: &str, processors: u32) -> u32 {
     let mut words = load.split_whitespace();
     let mean: f64 = words.next().and_then(|mean| mean.parse().ok()).unwrap_or(0.0);
@@ -49,13 +51,13 @@ fn processors() -> u32 {
     thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(1))
 }
 
-/// The largest factor that is measured: a test that fails must end at last.
+/// The largest factor that is measured: a test that fails must end.
 const MAX: u32 = 8;
 
-/// Waits until `condition` answers something.
+/// Waits until `condition` returns a value.
 ///
 /// # Panics
-/// If it has not within `patience` times the [`slowness`]; says what was awaited.
+/// If it returns none within `patience` times the [`slowness`]; the message says what was awaited.
 #[track_caller]
 pub fn eventually<T>(what: &str, patience: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + patience * slowness();
@@ -68,18 +70,19 @@ pub fn eventually<T>(what: &str, patience: Duration, mut condition: impl FnMut()
     }
 }
 
-/// As [`eventually`], for what has to be awaited: the tasks of the test go on meanwhile.
+/// Like [`eventually`], but async: the other tasks of the test run while it waits.
 ///
 /// # Panics
-/// If it has not within `patience` times the [`slowness`]; says what was awaited.
+/// If it returns none within `patience` times the [`slowness`]; the message says what was awaited.
 pub async fn becomes<T>(what: &str, patience: Duration, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
     becomes_ok(what, patience, async || condition().await.ok_or("nothing")).await
 }
 
-/// As [`becomes`], of something that can be shown while it is not so.
+/// Like [`becomes`], for a condition that returns an error while it is not true.
 ///
 /// # Panics
-/// If it has not within `patience` times the [`slowness`]; says what was awaited, and what was seen last.
+/// If it is not true within `patience` times the [`slowness`]; the message says what was awaited and what was seen
+/// last.
 pub async fn becomes_ok<T, E: Debug>(
     what: &str,
     patience: Duration,
@@ -91,32 +94,33 @@ pub async fn becomes_ok<T, E: Debug>(
             Ok(found) => return found,
             Err(last) => last,
         };
-        // Measured only now: what is so at once costs no look at the machine, which a test that counts what is read would see.
+        // Measured only now, because this reads a file, and a test that counts reads would see that. A condition that
+        // is true immediately needs no measurement.
         let patience = patience * slowness();
         assert!(began.elapsed() < patience, "waited {patience:?} in vain until {what}; last: {last:?}");
         sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Waits until something is so, as [`becomes`] does.
+/// Waits until `is_so` returns true, as [`becomes`] does.
 ///
 /// # Panics
-/// If it is not within `patience` times the [`slowness`]; says what was awaited.
+/// If it does not within `patience` times the [`slowness`]; the message says what was awaited.
 pub async fn until(what: &str, patience: Duration, mut is_so: impl AsyncFnMut() -> bool) {
     becomes(what, patience, async || is_so().await.then_some(())).await;
 }
 
-/// Waits for what was to come, so that a test fails and does not hang.
+/// Waits for a future with a timeout, so that a test fails and does not hang.
 ///
 /// # Panics
-/// If it has not come within `patience` times the [`slowness`].
+/// If the future is not ready within `patience` times the [`slowness`].
 pub async fn in_time<F: Future>(what: &str, patience: Duration, future: F) -> F::Output {
     let patience = patience * slowness();
     timeout(patience, future).await.unwrap_or_else(|_| panic!("waited {patience:?} in vain until {what}"))
 }
 
-/// Two callers with little patience ask through a proxy and give up before the answers come, which they do later. Then nobody asks
-/// for a second. Answers how many connections that cost.
+/// Two callers with a short timeout ask through a proxy and give up before the answers arrive, which they do later.
+/// Then no caller asks for a second. Returns how many connections that costs.
 ///
 /// # Panics
 /// If the store does not answer.
@@ -141,7 +145,7 @@ pub async fn connections_that_impatience_costs(backend: &BackendHandle, proxy: &
     proxy.traffic().accepted - before.accepted
 }
 
-/// Longer than an answer takes to be called slow, shorter than any time-out.
+/// Longer than the time after which an answer counts as slow, shorter than any timeout.
 const IMPATIENCE: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

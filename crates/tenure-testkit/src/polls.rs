@@ -1,4 +1,4 @@
-//! A future that is polled by hand: so often, or once.
+//! Futures that a test polls by hand: a number of times, or once.
 
 use std::{
     future::{Future, poll_fn},
@@ -6,12 +6,12 @@ use std::{
     task::Poll,
 };
 
-/// Polls once; true if there is more to come.
+/// Polls once; true if the future is still pending.
 pub async fn is_pending<F: Future + Unpin>(future: &mut F) -> bool {
     poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx).is_pending())).await
 }
 
-/// Drops a future after it was polled `polls` times; its output if it was done before.
+/// Polls a future `polls` times and then drops it. Returns its output if it was ready before.
 pub async fn dropped_after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;

@@ -1,4 +1,4 @@
-//! Ports of this machine on which nobody listens yet.
+//! Ports of this machine on which no process listens yet.
 
 use std::{
     env,
@@ -12,14 +12,13 @@ use std::{
 
 use tenure_core::locked;
 
-/// A port of 127.0.0.1 that could be listened on just now; if a bus is needed, so could its [`BUS`] port.
+/// A port of 127.0.0.1 that was free to listen on just now; if a bus is needed, so was its [`BUS`] port.
 ///
-/// It is this process's for as long as it lives: what is killed or restarted there does not become the server of another test. Only
-/// strangers may be faster, so whoever starts a server on it must be ready to try the next one.
+/// This process keeps the port until it ends: while a server there is killed or restarted, no server of another test
+/// takes it. Only other programs may be faster, so the caller must be ready to try the next port.
 ///
-/// The ports lie below those that the kernel gives to outgoing connections. Otherwise a client that
-/// knocks at a dead server could get the server's own port for its end, and find itself connected to
-/// itself.
+/// The ports are below those that the kernel gives to outgoing connections. Otherwise a client that connects to a
+/// dead server could get the server's own port for its end, and be connected to itself.
 ///
 /// # Panics
 /// If a few hundred ports in a row are taken.
@@ -30,10 +29,10 @@ pub fn free(needs_bus: bool) -> u16 {
         .expect("no free port in 300 tries: are servers of earlier tests still running?")
 }
 
-/// What a node of a Redis cluster adds to its port, for talking to other nodes.
+/// What a node of a Redis cluster adds to its port to get the port for other nodes.
 pub const BUS: u16 = 10_000;
 
-/// Processes begin far apart, and go on in steps of one.
+/// Processes start at ports far apart, and continue in steps of one.
 fn next() -> u16 {
     static TAKEN: AtomicU32 = AtomicU32::new(0);
     // OK because only uniqueness matters, and nothing else is published with it.
@@ -46,7 +45,8 @@ fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// Keeps it from the other processes of tests, with a lock that ends with this one. Where files cannot be locked, all are kept.
+/// Keeps the port from other test processes, with a file lock that ends with this process. Where files cannot be
+/// locked, every port counts as kept.
 fn is_kept(port: u16) -> bool {
     static KEPT: Mutex<Vec<File>> = Mutex::new(Vec::new());
     let folder = env::temp_dir().join("tenure-test-ports");

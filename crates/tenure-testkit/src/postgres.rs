@@ -1,4 +1,5 @@
-//! Real PostgreSQL servers and poolers: on free ports, in folders of their own. They go with the test, or with the run that shares them.
+//! Real PostgreSQL servers and poolers, each on free ports and in its own folder. They end with the test, or with the
+//! run that shares them.
 
 mod pgbouncer;
 mod recipe;
@@ -13,7 +14,8 @@ use std::process::Command;
 
 use crate::{daemon::checked, shared::Shared};
 
-/// Makes a table of locks on the server at this address, as the README shows it: one that a client makes is not used for 10 s.
+/// Makes a table of locks on the server at this address, as the README shows it. A table that a client makes is not
+/// used for 10 s.
 ///
 /// # Panics
 /// If there is an error.

@@ -21,10 +21,10 @@ use lane::{Flow, Way};
 
 /// Forwards TCP connections to a port of 127.0.0.1 and does to them what a bad network does.
 ///
-/// It has a thread of its own and lives in real time, also where a test's time is simulated. Each switch is
-/// in force when its method returns: bytes that have not left the proxy by then are treated in the new way.
-/// Bytes are never lost from the middle of a connection that goes on: where some were dropped, the
-/// connection stays silent, and [`heal`](Self::heal) resets it.
+/// It has its own thread and works in real time, even where a test's time is simulated. Each switch is in force when
+/// its method returns: bytes that have not left the proxy by then are treated in the new way. A connection that
+/// continues never loses bytes from its middle: where some were dropped, the connection stays silent, and
+/// [`heal`](Self::heal) resets it.
 ///
 /// # Dropping
 /// Closes all connections.
@@ -56,7 +56,7 @@ pub struct Traffic {
 }
 
 impl Proxy {
-    /// Starts one before the server on this port of 127.0.0.1. The seed says each delay.
+    /// Starts a proxy in front of the server on this port of 127.0.0.1. The seed determines each delay.
     ///
     /// # Panics
     /// If there is no port or no thread for it.
@@ -71,7 +71,7 @@ impl Proxy {
         Self { port: own_port, orders, bell, thread: Some(thread.expect("a thread")) }
     }
 
-    /// Where clients connect to.
+    /// The port to which clients connect.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -86,26 +86,26 @@ impl Proxy {
         self.order(Switch::LeadTo(port));
     }
 
-    /// Each piece of bytes that arrives from now on, in either direction, is delivered this much later. The
-    /// order stays. Zero to zero: at once.
+    /// Each piece of bytes that arrives from now on, in either direction, is delivered this much later. The order
+    /// stays the same. Zero to zero: immediately.
     pub fn delay(&self, range: RangeInclusive<Duration>) {
         self.order(Switch::Delay(range));
     }
 
-    /// Resets all connections and refuses new ones. What was held back is gone.
+    /// Resets all connections and refuses new ones. What was held back is lost.
     pub fn cut(&self) {
         self.order(Switch::Cut);
     }
 
-    /// Everything flows again, at once, and new connections are accepted. What was held back or stalled is
-    /// delivered; connections that lost bytes are reset. A planned [`cut_after_bytes`](Self::cut_after_bytes)
-    /// is off.
+    /// Everything is delivered again, without delay, and new connections are accepted. That includes what was held
+    /// back or stalled. Connections that lost bytes are reset. A planned [`cut_after_bytes`](Self::cut_after_bytes)
+    /// is cancelled.
     pub fn heal(&self) {
         self.order(Switch::Heal);
     }
 
-    /// Half-open: connections stay, also new ones, and nothing goes through, nor is an end of one side seen
-    /// by the other. With [`pass_new`](Self::pass_new) this is so for the old connections only.
+    /// Half-open: old and new connections stay open, but nothing passes, and neither side sees that the other has
+    /// ended. With [`pass_new`](Self::pass_new) this applies to the old connections only.
     pub fn stall(&self) {
         self.flow(&[Way::Requests, Way::Replies], Flow::Stall);
     }
@@ -120,23 +120,23 @@ impl Proxy {
         self.flow(&[Way::Requests], Flow::Drop);
     }
 
-    /// Keeps what clients send, to be delivered by [`release`](Self::release), even if the client has given
-    /// up by then. With [`pass_new`](Self::pass_new) it can ask again meanwhile, and the old request is late.
+    /// Keeps what clients send until [`release`](Self::release) delivers it, even if the client has given up by then.
+    /// With [`pass_new`](Self::pass_new) the client can ask again before that, and the old request arrives late.
     pub fn hold_requests(&self) {
         self.flow(&[Way::Requests], Flow::Hold);
     }
 
-    /// Keeps what the server answers, to be delivered by [`release`](Self::release).
+    /// Keeps what the server answers until [`release`](Self::release) delivers it.
     pub fn hold_replies(&self) {
         self.flow(&[Way::Replies], Flow::Hold);
     }
 
-    /// Keeps both, to be delivered by [`release`](Self::release).
+    /// Keeps both until [`release`](Self::release) delivers them.
     pub fn hold(&self) {
         self.flow(&[Way::Requests, Way::Replies], Flow::Hold);
     }
 
-    /// Delivers what was held back, and holds no more. Other switches stay.
+    /// Delivers what was held back, and stops holding. Other switches stay.
     pub fn release(&self) {
         self.order(Switch::Release);
     }
@@ -146,8 +146,8 @@ impl Proxy {
         self.order(Switch::PassNew);
     }
 
-    /// After so many more bytes to clients, the connection that got the last of them is reset: a reply is
-    /// torn. Once; then everything goes on.
+    /// After so many more bytes to clients, the connection that got the last of them is reset: a reply is cut off.
+    /// This happens once; then everything continues.
     pub fn cut_after_bytes(&self, count: u64) {
         self.order(Switch::CutAfter(count));
     }
@@ -156,7 +156,7 @@ impl Proxy {
         self.order(Switch::Flow(ways, flow));
     }
 
-    /// Returns when it is in force.
+    /// Returns when the switch is in force.
     fn order(&self, switch: Switch) -> Traffic {
         let (done, is_done) = mpsc::channel();
         self.orders.send(Order { switch, done }).expect("the proxy's thread lives");
@@ -172,7 +172,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         let (done, _) = mpsc::channel();
-        // If the thread has panicked, it has said so, and there is nothing to end.
+        // OK to ignore because a thread that has panicked has reported that, and there is nothing to end.
         let _ = self.orders.send(Order { switch: Switch::End, done });
         let _ = (&self.bell).write_all(&[0]);
         let _ = self.thread.take().map(JoinHandle::join);

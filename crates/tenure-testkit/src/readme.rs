@@ -2,7 +2,8 @@
 
 use std::{env, fs, path::Path};
 
-/// Says that the README in this folder of a crate has this table. With `TENURE_WRITE_SETTINGS=1` it is written there first.
+/// Asserts that the README in this folder of a crate has this table. With `TENURE_WRITE_SETTINGS=1` it writes the
+/// table there instead.
 ///
 /// # Panics
 /// If the README has another table, or none.

@@ -1,4 +1,4 @@
-//! Real Redis servers for one test: on free ports, in folders of their own, gone with the test.
+//! Real Redis servers for one test, each on free ports and in its own folder. They end with the test.
 
 mod certificates;
 mod cluster;

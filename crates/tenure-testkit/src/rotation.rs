@@ -20,12 +20,12 @@ impl Rotating {
         &self.url
     }
 
-    /// Gives the user this password, and ends all that it had before.
+    /// Gives the user this password, and ends the connections or sessions that the user had before.
     pub fn change(&self, word: &str) {
         (self.change)(word);
     }
 
-    /// Redis, whose connections are ended.
+    /// Redis: a change ends the user's connections.
     pub fn redis() -> Self {
         let server = RedisServer::start();
         server.command(&["ACL", "SETUSER", "locks", "on", ">old", "~*", "&*", "+@all"]);
@@ -37,7 +37,7 @@ impl Rotating {
         Self { url, change: Box::new(change) }
     }
 
-    /// PostgreSQL, whose connections are ended.
+    /// PostgreSQL: a change ends the user's connections.
     ///
     /// # Panics
     /// If its files cannot be written.
@@ -55,7 +55,7 @@ impl Rotating {
         Self { url, change: Box::new(change) }
     }
 
-    /// MariaDB, whose connections are ended.
+    /// MariaDB: a change ends the user's connections.
     pub fn mysql() -> Self {
         let server = MysqlServer::start();
         server.sql(
@@ -69,7 +69,7 @@ impl Rotating {
         Self { url, change: Box::new(change) }
     }
 
-    /// etcd, which ends the sessions of a user whose password changes, and not the connections.
+    /// etcd: it ends the sessions of a user whose password changes, but not the connections.
     pub fn etcd() -> Self {
         let server = etcd::Recipe::new().login("secret").start();
         for arguments in [

@@ -1,7 +1,8 @@
-//! `Shared`: a server that many tests of one run use, each in a part of its own.
+//! `Shared`: a server that many tests of one run use, each in its own part.
 //!
-//! A runner that gives each test a process would start a server for each. Here the first one that needs it starts it, and it
-//! ends with the run. The tests know nothing of each other: any of them may be the first, or the only one.
+//! With a runner that gives each test its own process, each test would start a server. Here the first test that needs
+//! the server starts it, and it ends with the run. The tests do not depend on each other: any of them may be the
+//! first, or the only one.
 
 use std::{
     any::Any,
@@ -21,15 +22,15 @@ use std::{
 
 use crate::daemon::lasting;
 
-/// A server that others use as well.
+/// A server that other tests use as well.
 pub struct Shared {
     address: String,
-    /// Where one process runs all tests, it ends with the last that uses it.
+    /// Set where one process runs all tests: the server ends with the last test that uses it.
     _server: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Shared {
-    /// The server of this name, which is started if there is none, and where its clients find it.
+    /// The server of this name, which is started if there is none. `address` returns where its clients connect.
     ///
     /// # Panics
     /// If it does not start.
@@ -43,7 +44,7 @@ impl Shared {
                 Self::of_run(parent_id(), &folder, || {
                     let server = start();
                     let address = address(&server);
-                    // Its process stays, and so does its folder.
+                    // Not dropped, so that its process and its folder stay.
                     mem::forget(server);
                     address
                 })
@@ -66,7 +67,7 @@ impl Shared {
         Self { address, _server: Some(any) }
     }
 
-    /// Whoever comes while it is being started waits for the lock of the folder.
+    /// A process that comes while another one starts the server waits for the lock of the folder.
     fn of_run(runner: u32, folder: &Path, start: impl FnOnce() -> String) -> Self {
         fs::create_dir_all(folder).expect("a folder among the temporary ones");
         let lock = File::create(folder.join("lock")).expect("a file in our own folder");
@@ -75,10 +76,10 @@ impl Shared {
         let address = fs::read_to_string(&known).unwrap_or_else(|_| {
             let processes = folder.join("processes");
             File::create(&processes).expect("a file in our own folder");
-            // Before there is anything to end.
+            // Before the server starts, so that it is ended in any case.
             end_with(runner, folder);
             let address = lasting(&processes, start);
-            // Whole or not at all, whenever we are ended.
+            // The file appears whole or not at all, even if this process is killed.
             let written = folder.join("written");
             fs::write(&written, &address)
                 .and_then(|()| fs::rename(&written, &known))
@@ -88,12 +89,12 @@ impl Shared {
         Self { address, _server: None }
     }
 
-    /// Where its clients find it.
+    /// Where its clients connect.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// A name that no other call gets, in no process: for the part of one test.
+    /// A name that no other call gets, in any process: for the part of one test.
     ///
     /// # Panics
     /// If the machine's clock is before 1970.
@@ -111,7 +112,7 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// Leaves a shell behind that ends what was started, once the runner is gone.
+/// Starts a shell that ends what was started, once the runner has ended.
 #[expect(clippy::zombie_processes, reason = "it outlives us")]
 fn end_with(runner: u32, folder: &Path) {
     let mut reaper = Command::new("sh");

@@ -10,10 +10,10 @@ use std::{
 
 use crate::folder;
 
-/// The library of this source, for `LD_PRELOAD`.
+/// The library that is compiled from this source, for `LD_PRELOAD`.
 ///
-/// It is compiled once for the machine and stays among its temporary files: each test is a process, and a compiler takes longer
-/// than most of them.
+/// It is compiled once for the machine and stays in the folder for temporary files. Each test is a process, and
+/// compiling takes longer than most tests.
 ///
 /// # Panics
 /// If there is no C compiler, or if it refuses the source.
@@ -32,9 +32,9 @@ pub fn library(name: &str, source: &str) -> PathBuf {
             .unwrap_or_else(|error| panic!("cannot start cc: {error}; `cargo xtask test` installs it"));
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
         let library = folder.path().join(LIBRARY);
-        // Servers run as other users, too.
+        // Servers may run as other users.
         fs::set_permissions(&library, fs::Permissions::from_mode(0o755)).expect("our own file");
-        // Whole or not at all, whoever is first.
+        // The file appears whole or not at all, even if several processes compile it.
         fs::rename(library, &place).expect("one folder of temporary files");
     }
     place

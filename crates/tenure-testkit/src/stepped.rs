@@ -1,4 +1,4 @@
-//! `SteppedHost`: real time as a host, with steps that a test makes and that all who sleep notice.
+//! `SteppedHost`: real time as a host. A test can step it, and sleeping tasks notice.
 
 use std::{
     io,
@@ -13,8 +13,8 @@ use std::{
 use tenure_core::{BoxFuture, Host, Moment, Start};
 use tokio::{runtime::Builder, sync::Notify};
 
-/// A host for tests with real servers whose leases end by *our* clock: both clocks go on by themselves, and by leaps when
-/// the test says so. What runs apart does so on threads of its own, as in production.
+/// A host for tests with real servers whose leases end by the *client's* clock. Both clocks run in real time, and a
+/// test can step them. What is spawned apart runs on a separate thread, as in production.
 pub struct SteppedHost(Arc<Clock>);
 
 struct Clock {
@@ -25,14 +25,14 @@ struct Clock {
 }
 
 impl SteppedHost {
-    /// One that has not stepped yet.
+    /// A host that has not stepped yet.
     pub fn new() -> Arc<Self> {
         let (stepped_ms, draws) = (AtomicU64::new(0), AtomicU64::new(0));
         let has_stepped = Notify::new();
         Arc::new(Self(Arc::new(Clock { start: Instant::now(), stepped_ms, has_stepped, draws })))
     }
 
-    /// Both clocks leap; whoever sleeps looks at them again.
+    /// Steps both clocks; tasks that sleep check them again.
     pub fn step(&self, by: Duration) {
         let ms = u64::try_from(by.as_millis()).expect("BUG: a test's step is short");
         self.0.stepped_ms.fetch_add(ms, Ordering::SeqCst);

@@ -48,7 +48,7 @@ pub async fn is_not_made_again(player: impl Fn(&str) -> Player, sql: impl Fn(&st
     assert!(let_in_within(PATIENCE, &b).await.grant.token > first.token);
 }
 
-/// No client makes a lock in a table that one of them has made a moment ago.
+/// No client makes a lock in a table that a client has made a moment ago.
 ///
 /// # Panics
 /// If that is not so.

@@ -1,4 +1,5 @@
-//! Real ZooKeeper servers: alone or as an ensemble, on free ports. They go with the test, or with the run that shares them.
+//! Real ZooKeeper servers: alone or as an ensemble, on free ports. They end with the test, or with the run that
+//! shares them.
 
 mod classes;
 mod ensemble;
@@ -18,7 +19,7 @@ pub fn shared() -> Shared {
     Shared::server("zookeeper", ZooKeeperServer::start, ZooKeeperServer::address)
 }
 
-/// Three servers of this run, of which one hangs: it takes connections and says nothing.
+/// Three servers of this run, of which one hangs: it accepts connections and answers nothing.
 ///
 /// # Panics
 /// If they do not start.

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use crate::cells::value::Cells;
 
-/// An error in the words of a store in memory.
+/// The error that a store in memory reports for this trouble.
 pub fn words(trouble: &VerbError) -> BackendError {
     let (kind, outcome) = match trouble {
         VerbError::Overtaken => (ErrorKind::Throttled, Outcome::NotApplied),
@@ -46,40 +46,40 @@ pub struct CellStore {
     may_begin: bool,
 }
 
-/// Answers that are lost.
+/// What is lost, and how often.
 #[derive(Default)]
 struct Losing {
-    /// From the next write on.
+    /// Answers that are lost from the next write on.
     armed: usize,
-    /// From now on.
+    /// Answers that are lost from now on.
     left: usize,
     /// Removals that are lost.
     removals: usize,
-    /// Writes for which another writer is faster.
+    /// Writes that another writer overtakes.
     races: usize,
 }
 
-/// The cells, and the notifier of all processes.
+/// The cells, and the notifiers of all processes.
 #[derive(Default)]
 struct CellWorld {
     cells: Cells,
     notifier: Vec<Notifier>,
-    /// For whom the next write waits on its way.
+    /// What the next write waits for on its way.
     late: Option<Arc<Notify>>,
-    /// By how much the clock of readings is ahead of that of writes, or behind, in ms.
+    /// How far the clock of readings is ahead of that of writes, in ms; negative: behind.
     split_ms: i64,
     /// What readings show instead of the cells.
     replica: Option<Cells>,
 }
 
 impl CellStore {
-    /// A store of its own, whose clock is that of the host.
+    /// A new store, whose clock is that of the host.
     pub fn new(host: Arc<dyn Host>) -> Self {
         let (world, notifier, losing) = (Arc::default(), Notifier::default(), Arc::default());
         Self { host, world, notifier, losing, has_beside: true, may_begin: true }.elsewhere()
     }
 
-    /// A handle to the same cells as another process has it.
+    /// A handle to the same cells, as another process has it.
     #[must_use]
     pub fn elsewhere(&self) -> Self {
         let notifier = Notifier::default();
@@ -87,29 +87,29 @@ impl CellStore {
         Self { notifier, ..self.clone() }
     }
 
-    /// With all places in the cells.
+    /// The same with all places in the cells.
     #[must_use]
     pub fn without_places_beside(self) -> Self {
         Self { has_beside: false, ..self }
     }
 
-    /// As a user has them who may not delete places.
+    /// The same for a user that may not delete places.
     #[must_use]
     pub fn without_deletes(self) -> Self {
         Self { may_begin: false, ..self }
     }
 
-    /// How many answers are lost, from the next write on: the writes are done.
+    /// Loses so many answers, from the next write on: the writes are done.
     pub fn lose_answers(&self, count: usize) {
         self.losing().armed = count;
     }
 
-    /// So many removals of places are lost before they are done.
+    /// So many removals of places fail before they are done.
     pub fn fail_removals(&self, count: usize) {
         self.losing().removals = count;
     }
 
-    /// For how many writes another writer is faster, and leaves the cell as it was.
+    /// Another writer overtakes so many writes, and leaves the cell as it was.
     pub fn lose_races(&self, count: usize) {
         self.losing().races = count;
     }
@@ -121,23 +121,23 @@ impl CellStore {
         if is_lost { Err(CellError::Overtaken) } else { Ok(()) }
     }
 
-    /// The next write arrives when that is notified.
+    /// The next write arrives when the returned value is notified.
     pub fn delay_write(&self) -> Arc<Notify> {
         self.world().late.insert(Arc::default()).clone()
     }
 
-    /// Readings come from a server whose clock is ahead of the writer's by so much, or behind.
+    /// Readings come from a server whose clock is ahead of the writer's by so many ms, or behind if negative.
     pub fn split_clock(&self, ahead_ms: i64) {
         self.world().split_ms = ahead_ms;
     }
 
-    /// Readings come from a replica from now on, and it does not follow.
+    /// Readings come from a replica from now on, and it receives no new writes.
     pub fn fall_behind(&self) {
         let mut world = self.world();
         world.replica = Some(world.cells.clone());
     }
 
-    /// The replica has followed.
+    /// The replica has caught up.
     pub fn catch_up(&self) {
         self.world().replica = None;
     }
@@ -147,12 +147,12 @@ impl CellStore {
         self.world().cells.clone()
     }
 
-    /// A loss of data: everything is as in a copy.
+    /// A loss of data: everything is again as in the copy.
     pub fn restore(&self, copy: Cells) {
         self.world().cells = copy;
     }
 
-    /// An answer on its way back.
+    /// The answer on its way back, or an error if it is lost.
     fn answer<A>(&self, is_write: bool, answer: A) -> Result<A, CellError> {
         let mut losing = self.losing();
         if is_write {

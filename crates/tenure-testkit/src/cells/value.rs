@@ -1,4 +1,4 @@
-//! `Cells`: cells and the places beside them, as one value.
+//! `Cells`: cells and the places next to them, as one value.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,12 +8,12 @@ use tenure_cas::{
 };
 use tenure_core::LockName;
 
-/// How many places beside a cell are read with it.
+/// How many places next to a cell are read with it.
 const FIRST: usize = 6;
-/// Between the name of a lock and the number of a place beside its cell.
+/// Separates the name of a lock from the number of a place next to its cell.
 const BESIDE: char = '\u{1}';
 
-/// Cells and the places beside them, as one value.
+/// Cells and the places next to them, as one value.
 #[derive(Clone, Debug, Default)]
 pub struct Cells {
     cells: BTreeMap<LockName, Kept>,
@@ -22,7 +22,7 @@ pub struct Cells {
     last: u64,
 }
 
-/// A cell that is there.
+/// A cell that exists.
 #[derive(Clone, Debug)]
 struct Kept {
     version: i64,
@@ -31,7 +31,7 @@ struct Kept {
 }
 
 impl Cells {
-    /// What stands in a cell; empty if there is none.
+    /// The text in a cell; empty if there is no cell.
     pub fn state(&self, name: &LockName) -> &str {
         self.cells.get(name).map_or("", |kept| &kept.state)
     }
@@ -76,7 +76,8 @@ impl Cells {
         Some(NewCell { version, at: now, is_ours: true })
     }
 
-    /// Writes a cell if it is as it was, and the time is right.
+    /// Writes a cell if it has not changed and the time is within the limits. If the write is the last, no place may
+    /// be left next to the cell.
     pub fn write(&mut self, name: &LockName, write: &CellWrite<'_>, now: Duration) -> WriteAnswer {
         let kept = self.cells.get(name);
         let (version, before) = write.on;
@@ -97,7 +98,8 @@ impl Cells {
         WriteAnswer::Done(WrittenCell { at: now, is_ours: true })
     }
 
-    /// Puts a place into a cell, whatever that has, and answers it as it is then; `None` if it does not take it.
+    /// Puts a place into a cell, whatever its text, and returns the cell as it is then. `None` if the cell does not
+    /// take it.
     pub fn enqueue(&mut self, name: &LockName, place: &Newcomer<'_>, now: Duration) -> Option<CellReading> {
         let kept = self.cells.get_mut(name)?;
         let there = kept.state.matches(place.each).count();
@@ -114,8 +116,8 @@ impl Cells {
         Some(CellReading { version: kept.version, state: kept.state.clone(), now, overflow: None })
     }
 
-    /// Puts a place at the end, unless it is there and may be; answers its key. None: the cell does not begin as it must, or
-    /// the clock is another one.
+    /// Puts a place at the end, unless it is there and may be, and returns its key. `None`: the cell does not begin
+    /// as it must, or the time is not within the limits.
     pub fn append(&mut self, name: &LockName, place: &NewPlace<'_>, now: Duration) -> Option<String> {
         let is_behind = self.state(name).starts_with(place.behind);
         let places = self.places.entry(name.clone()).or_default();
@@ -133,7 +135,7 @@ impl Cells {
         Some(key)
     }
 
-    /// Writes a place anew; false if it is not there, or the clock is another one.
+    /// Overwrites a place; false if it is not there, or the time is not within the limits.
     pub fn keep(&mut self, (key, state): (&str, &str), within: (Duration, Duration), now: Duration) -> bool {
         if !is_within(within, now) {
             return false;
@@ -142,7 +144,7 @@ impl Cells {
         places.map(|place| *place = state.to_owned()).is_some()
     }
 
-    /// Takes a place away; false if it is not there.
+    /// Removes a place; false if it is not there.
     pub fn remove(&mut self, name: &LockName, place: &OldPlace<'_>) -> bool {
         let Some(places) = self.places.get_mut(name) else { return false };
         let (owner, before) = (place.owner.to_string(), places.len());
@@ -150,12 +152,12 @@ impl Cells {
         places.len() < before
     }
 
-    /// All places beside a cell.
+    /// All places next to a cell.
     pub fn places(&self, name: &LockName) -> Vec<String> {
         self.places.get(name).into_iter().flat_map(BTreeMap::values).cloned().collect()
     }
 
-    /// What may be held or waited for.
+    /// The locks that may have a holder or a waiter.
     pub fn list(&self, prefix: &str, now: Duration) -> Vec<Listed> {
         let busy = self.cells.iter().filter(|(name, kept)| kept.is_busy && name.as_str().starts_with(prefix));
         let list = |(name, kept): (&LockName, &Kept)| {

@@ -1,4 +1,4 @@
-//! L1: two owners that do not fit beside each other never hold at once.
+//! L1: two owners that exclude each other never hold at the same time.
 
 use std::time::Duration;
 
@@ -68,25 +68,25 @@ pub async fn the_smallest_limit_counts(arena: &impl Arena) {
     another.enter().await;
 }
 
-/// L1 and L6: a crashed holder bars the lock for its ttl and no longer.
+/// L1 and L6: a crashed holder blocks the lock for its ttl and no longer.
 pub async fn a_lease_ends_on_time_and_not_before(arena: &impl Arena) {
     let (a, b) = (arena.player("one"), arena.player_elsewhere("one").await);
     a.enter().await;
-    // Where the clock goes on by itself, the answer must come before the end.
+    // Where the clock runs in real time, the answer must come before the end of the lease.
     let margin = Duration::from_millis(500) * slowness().min(10);
     arena.pass(arena.ttl() - margin).await;
     let retry_after = b.queue_behind(0).await;
-    // In a line nobody knows how long the one ahead stays, and asks every 2 s at least.
+    // In a line no waiter knows how long the one ahead stays, and each asks at least every 2 s.
     let promises = arena.here().promises();
     let waits_for_it = promises.absent == Absent::WaitedFor;
-    // The lease may end later by that.
+    // The lease may end later by `ttl_grain`.
     let bound = if waits_for_it { Duration::from_secs(2) } else { margin + promises.ttl_grain };
     assert!(retry_after <= bound, "{retry_after:?}");
     a.lapse(arena, margin).await;
     b.enter().await;
 }
 
-/// Names are compared whole, and by case.
+/// Names are compared as a whole, and case matters.
 pub async fn locks_of_different_names_are_independent(arena: &impl Arena) {
     for name in ["n", "N", "n ", "n/1", "n%", "ñ", "n'\"\\"] {
         arena.player(name).enter().await;

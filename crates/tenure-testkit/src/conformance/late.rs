@@ -1,4 +1,4 @@
-//! L4 and L5: late calls are harmless, and what is over stays over.
+//! L4 and L5: late calls are harmless, and a lost lease never comes back.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ pub async fn a_late_release_does_not_free_the_next_holder(arena: &impl Arena) {
     assert!(!arena.player("one").try_enter().await);
 }
 
-/// L4, L5, hazard 23: a renewal after the end neither extends the next holder nor brings the former one back.
+/// L4, L5, hazard 23: a renewal after the end neither extends the next holder's lease nor brings the former one back.
 pub async fn a_late_renewal_changes_nothing(arena: &impl Arena) {
     let (a, b) = (arena.player("one"), arena.player_elsewhere("one").await);
     let grant = a.enter().await;
-    // Its client may take the store's clock for a thousandth less than it is.
+    // The client may count a thousandth less time than has passed on the store's clock.
     a.lapse(arena, arena.ttl() + arena.ttl() / 200).await;
     assert_eq!(a.renew(&grant).await, Renewal::Gone, "nobody holds, and nobody is brought back");
     b.enter().await;
@@ -30,7 +30,7 @@ pub async fn a_late_renewal_changes_nothing(arena: &impl Arena) {
     arena.player("one").enter().await;
 }
 
-/// What a renewal is for.
+/// A renewal extends a lease to its full ttl.
 pub async fn a_lease_is_renewed_by_its_ttl(arena: &impl Arena) {
     let (a, b) = (arena.player("one"), arena.player_elsewhere("one").await);
     let grant = a.enter().await;
@@ -53,10 +53,10 @@ pub async fn a_renewal_never_shortens(arena: &impl Arena) {
     assert!(!b.try_enter().await);
 }
 
-/// L9: what a release says is what happened.
+/// L9: a release reports what happened.
 pub async fn release_is_truthful(arena: &impl Arena) {
     let (a, b) = (arena.player("one"), arena.player_elsewhere("one").await);
-    // Another owner: on a quorum one that has left does not come back (H3.4).
+    // Another owner: on a quorum, an owner that has left does not come back (H3.4).
     assert_eq!(arena.player("one").leave().await, Released::WasGone);
     a.enter().await;
     b.queue_behind(0).await;

@@ -1,4 +1,4 @@
-//! What a holder leaves beside the lock.
+//! Memos: the texts that holders store with a lock.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::patience::becomes;
 
 /// Longer than any case.
 const LONG: Duration = Duration::from_secs(3600);
-/// How late a store may be with the end of a memo.
+/// How late a store may end a memo.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn memo(text: &str, kept: Duration) -> Memo {
@@ -36,7 +36,7 @@ async fn text(player: &Player) -> Option<String> {
     seen(player).await.map(|memo| memo.text)
 }
 
-/// Everybody sees it, also when its writer has left, and until the next holder replaces it.
+/// All clients see it, even after its writer has left, until the next holder replaces it.
 pub async fn a_memo_is_seen_by_all_and_outlives_its_lease(arena: &impl Arena) {
     let (first, second) = (arena.player("one"), arena.player("one"));
     let looker = arena.player_elsewhere("one").await;
@@ -60,7 +60,7 @@ pub async fn a_memo_is_seen_by_all_and_outlives_its_lease(arena: &impl Arena) {
     assert_eq!(text(&looker).await.as_deref(), Some("10.0.0.8:80"));
 }
 
-/// It is there for its time, by the store's clock, and no longer.
+/// A memo lasts for its time, by the store's clock, and no longer.
 pub async fn a_memo_ends_when_its_time_is_over(arena: &impl Arena) {
     let player = arena.player("one");
     let grant = player.enter().await;
@@ -77,7 +77,7 @@ pub async fn a_memo_ends_when_its_time_is_over(arena: &impl Arena) {
     becomes("the memo is over", PATIENCE, gone).await;
 }
 
-/// L4: nobody but a holder leaves one, and what comes too late changes nothing.
+/// L4: only a holder can store a memo, and a late memo changes nothing.
 pub async fn only_a_holder_leaves_a_memo(arena: &impl Arena) {
     let (holder, waiter) = (arena.player("one"), arena.player("one"));
     let stranger = arena.player("one");
@@ -99,7 +99,7 @@ pub async fn only_a_holder_leaves_a_memo(arena: &impl Arena) {
     assert_eq!(text(&stranger).await.as_deref(), Some("good"));
 }
 
-/// L1: who was handed the lock holds nothing before it has entered.
+/// L1: a waiter that was handed the lock holds nothing before its own claim is granted.
 pub async fn a_waiter_leaves_no_memo_before_it_has_entered(arena: &impl Arena) {
     let (holder, waiter) = (arena.player("one"), arena.player("one"));
     let token = holder.enter().await.token;
@@ -112,7 +112,7 @@ pub async fn a_waiter_leaves_no_memo_before_it_has_entered(arena: &impl Arena) {
     assert_eq!(note(&waiter, token, &memo("now", LONG)).await, Some(Noted::Noted));
 }
 
-/// L4: a memo that comes late, from a turn that was passed on, does not replace the one of the next.
+/// L4: a late memo, from a turn that was passed on, does not replace the memo of the next turn.
 pub async fn a_memo_does_not_replace_one_of_a_larger_token(arena: &impl Arena) {
     let player = arena.player("one");
     let token = player.enter().await.token;
@@ -124,7 +124,7 @@ pub async fn a_memo_does_not_replace_one_of_a_larger_token(arena: &impl Arena) {
     assert_eq!(text(&player).await.as_deref(), Some("third"));
 }
 
-/// A thousand bytes of any text come back as they were.
+/// The store returns a thousand bytes of any text unchanged.
 pub async fn a_memo_is_any_text(arena: &impl Arena) {
     let player = arena.player("one");
     let token = player.enter().await.token;
@@ -136,7 +136,7 @@ pub async fn a_memo_is_any_text(arena: &impl Arena) {
     }
 }
 
-/// Readers leave memos as well: the last one is there.
+/// Readers can store memos as well: the last one stays.
 pub async fn one_of_many_holders_leaves_a_memo(arena: &impl Arena) {
     let one = arena.player("one").reading();
     let two = arena.player("one").reading();

@@ -19,7 +19,7 @@ use crate::patience::{becomes_ok, slowness, until};
 
 /// How long the votes of a quorum may be split.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The ttl of every claim that says nothing else.
+/// The default ttl of claims.
 pub const TTL: Duration = Duration::from_secs(10);
 
 static COUNT: AtomicU64 = AtomicU64::new(1);
@@ -31,16 +31,16 @@ pub fn fresh() -> u64 {
 
 /// One claimant with a handle.
 pub struct Player {
-    /// Its way to the store.
+    /// Its handle to the store.
     pub backend: BackendHandle,
     /// What it claims; change it before claiming.
     pub claim: Claim,
-    /// A process that waits listens: whose hints reach nobody may be taken for dead.
+    /// A waiting process listens: a store may treat a waiter as dead if no hint reaches it.
     _listens: Box<dyn WakeStream>,
 }
 
 impl Player {
-    /// A claimant of the lock `name`, exclusive, with a turn.
+    /// A claimant of the lock `name`: exclusive, with `WaitMode::Turn`.
     pub fn new(backend: BackendHandle, name: &str) -> Self {
         let process = ProcessId::from_random(fresh().to_be_bytes());
         let label = Arc::new(Label::new("test-host", 4711, "tester", "player"));
@@ -51,11 +51,11 @@ impl Player {
         Self { backend, claim, _listens }
     }
 
-    /// Why each verb of a lease is refused, where no connection can be made: a claim, a claim that waits, a renewal, a
-    /// release and a question.
+    /// The errors of each verb of a lease, where no connection can be made. The verbs are a claim, a claim that
+    /// waits, a renewal, a release and an inspection.
     ///
     /// # Panics
-    /// If one is not.
+    /// If a verb is not refused.
     pub async fn refusals(&self) -> Vec<BackendError> {
         let Claim { name, owner, ttl, .. } = self.claim.clone();
         let (mut tries, token) = (self.claim.clone(), tenure_core::FencingToken::new(1));
@@ -85,7 +85,7 @@ impl Player {
         self
     }
 
-    /// The same with a permit of so many.
+    /// The same with one of so many permits.
     #[must_use]
     pub fn slots(mut self, limit: u32) -> Self {
         self.claim.mode = Mode::Shared { limit: NonZeroU32::new(limit) };
@@ -99,8 +99,8 @@ impl Player {
         self
     }
 
-    /// Claims once; again, as the engine does, where the votes of a quorum were split, or where a server on a busy
-    /// machine did not take the claim.
+    /// Claims once. Claims again, as the engine does, if the votes of a quorum were split. Also claims again if a
+    /// server on a busy machine did not take the claim.
     pub async fn ask(&self) -> ClaimAnswer {
         let decided = async || match self.backend.claim(&self.claim).await {
             Ok(ClaimAnswer::Split { .. }) => Err("the votes were split".to_owned()),
@@ -111,7 +111,7 @@ impl Player {
         becomes_ok("the store decides", PATIENCE, decided).await
     }
 
-    /// Claims once and expects to be let in.
+    /// Claims once and expects a grant.
     pub async fn enter(&self) -> Grant {
         match self.ask().await {
             ClaimAnswer::Granted(grant) => grant,
@@ -119,7 +119,7 @@ impl Player {
         }
     }
 
-    /// Claims once and expects to be queued, behind so many where there is an order.
+    /// Claims once and expects to be queued, behind so many where there is an order. Returns how long to wait.
     pub async fn queue_behind(&self, expected: usize) -> Duration {
         let expected = if self.backend.promises().order == Order::Fifo { expected } else { 0 };
         match self.ask().await {
@@ -128,13 +128,13 @@ impl Player {
         }
     }
 
-    /// Claims once and says whether it was let in.
+    /// Claims once and returns whether the lock was granted.
     pub async fn try_enter(&self) -> bool {
         matches!(self.ask().await, ClaimAnswer::Granted(_))
     }
 
-    /// Waits until its lease, or its first place in the queue, has expired; `left` is the time left. In a line of places, and on
-    /// a store that allows for the time of its answers, it may expire late if the machine is busy.
+    /// Waits until its lease, or its first place in the queue, has expired; `left` is the time left. On a busy machine it may
+    /// expire late in a line of places, and on a store that allows for the time of its answers.
     pub async fn lapse(&self, arena: &impl Arena, left: Duration) {
         let promises = self.backend.promises();
         arena.pass(left + promises.ttl_grain).await;
@@ -154,7 +154,7 @@ impl Player {
         answers.into_iter().next().expect("one answer per grant").expect("the store answers")
     }
 
-    /// Leaves.
+    /// Releases the lock, or leaves the queue.
     pub async fn leave(&self) -> Released {
         self.backend.release(&self.claim.name, self.claim.owner).await.expect("the store answers")
     }

@@ -1,4 +1,4 @@
-//! L6, L7, L8: whoever waits gets in, in order, and nothing is left behind.
+//! L6, L7, L8: each waiter is granted the lock, in order, and nothing is left behind.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ async fn crowd(arena: &impl Arena, count: usize) -> Vec<Player> {
     let mut waiters = Vec::new();
     for _ in 0..count {
         let waiter = arena.player_elsewhere("one").await;
-        // Connects. Only then all come: a busy server takes longer for its sessions than the first one's place lasts.
+        // Connects. Only then all waiters come: a busy server takes longer for its sessions than the place of the
+        // first one lasts.
         waiter.backend.inspect(&waiter.claim.name).await.expect("the store answers");
         waiters.push(waiter);
     }
@@ -43,7 +44,8 @@ pub async fn waiters_enter_in_the_order_they_came(arena: &impl Arena) {
     }
 }
 
-/// H1.1: being handed the lock is not holding it. In a line the place is what holds, and its owner finds out.
+/// H1.1: a waiter that is handed the lock does not hold it yet. In a line its place holds the lock, and the owner
+/// detects that.
 pub async fn a_waiter_enters_only_by_its_own_claim(arena: &impl Arena) {
     let holder = arena.player("one");
     let grant = holder.enter().await;
@@ -56,7 +58,7 @@ pub async fn a_waiter_enters_only_by_its_own_claim(arena: &impl Arena) {
     assert!(entered.token > grant.token);
 }
 
-/// L6, hazard 33: a claim ttl, or its place.
+/// L6, hazard 33: a dead waiter delays others by a claim ttl, or for as long as its place lasts.
 pub async fn a_dead_waiter_delays_no_longer_than_promised(arena: &impl Arena) {
     if arena.here().promises().order != Order::Fifo {
         return;
@@ -78,7 +80,7 @@ pub async fn a_dead_waiter_delays_no_longer_than_promised(arena: &impl Arena) {
     let turn = arena.turn() + arena.here().promises().ttl_grain;
     let mut wait = turn.max(waiters[1].queue_behind(0).await);
     let mut waited = Duration::ZERO;
-    // A slow store is allowed what its last answers took: the wait that it names may grow.
+    // A slow store may add the time that its last answers took: the wait that it returns may grow.
     while waited + wait <= turn * slowness() {
         arena.pass(wait).await;
         waited += wait;
@@ -103,12 +105,12 @@ pub async fn a_withdrawn_waiter_is_passed(arena: &impl Arena) {
     waiters[2].enter().await;
 }
 
-/// L8: a place that nobody keeps vanishes.
+/// L8: a place that its waiter does not keep expires.
 pub async fn a_place_is_lost_when_it_is_not_kept(arena: &impl Arena) {
     let holder = arena.player("one");
     let grant = holder.enter().await;
     let waiters = crowd(arena, 2).await;
-    // A place is kept for no longer than 6 s, or than a lease where it is one.
+    // A place lasts at most 6 s, or at most as long as a lease where it is one.
     let is_lease = arena.here().promises().absent == Absent::WaitedFor;
     let (times, pause) =
         if is_lease { (6, arena.ttl() * 19 / 100) } else { (4, Duration::from_millis(1900)) };
@@ -141,7 +143,7 @@ pub async fn busy_leaves_no_trace(arena: &impl Arena) {
     arena.player("one").enter().await;
 }
 
-/// Nobody starves: a reader that comes after a waiting writer waits behind it.
+/// No writer starves: a reader that comes after a waiting writer waits behind it.
 pub async fn a_writer_is_not_starved_by_readers(arena: &impl Arena) {
     if arena.here().promises().sharing != Sharing::Counted {
         return;
@@ -159,7 +161,7 @@ pub async fn a_writer_is_not_starved_by_readers(arena: &impl Arena) {
     later.enter().await;
 }
 
-/// Hand-off lets in all leading waiters that fit, and no more.
+/// A handoff grants the lock to all leading waiters that fit, and to no others.
 pub async fn leading_readers_enter_together(arena: &impl Arena) {
     if arena.here().promises().sharing != Sharing::Counted {
         return;
@@ -182,7 +184,7 @@ pub async fn leading_readers_enter_together(arena: &impl Arena) {
     last.queue_behind(1).await;
 }
 
-/// `WaitMode::Wake` (S3.3 g): it never holds without its own claim, and blocks no other claim.
+/// `WaitMode::Wake` (S3.3 g): such a place never holds without its own claim, and blocks no other claim.
 pub async fn a_place_without_a_turn_never_holds(arena: &impl Arena) {
     let holder = arena.player("one");
     holder.enter().await;

@@ -4,7 +4,7 @@ use tenure_core::{BreakScope, FencingToken, Minting, Released, Renewal, Sharing}
 
 use super::Arena;
 
-/// L2 over every way a holder can change.
+/// L2: tokens grow in every way in which a holder can change.
 pub async fn tokens_grow_over_release_expiry_and_break(arena: &impl Arena) {
     let mut last = None;
     for round in 0..9 {
@@ -26,8 +26,8 @@ pub async fn tokens_grow_over_release_expiry_and_break(arena: &impl Arena) {
     }
 }
 
-/// H1.2, H1.3, H1.5, hazard 14: the reply was lost; asking again is granted, anew and for the full ttl. The token is a new
-/// one, or that of the place.
+/// H1.2, H1.3, H1.5, hazard 14: the reply was lost. A second claim is granted anew, for the full ttl. Its token is
+/// new, or that of the place.
 pub async fn a_retried_claim_is_granted_anew(arena: &impl Arena) {
     let (a, b) = (arena.player("one"), arena.player("one"));
     let first = a.enter().await;
@@ -41,7 +41,7 @@ pub async fn a_retried_claim_is_granted_anew(arena: &impl Arena) {
     assert!(!b.try_enter().await, "the retry did not extend the lease");
 }
 
-/// Blocks of tokens: every one above all earlier ones, at least one, at most as many as asked for.
+/// Blocks of tokens: each is above all earlier ones, and has at least one token and at most as many as requested.
 pub async fn a_block_of_tokens_lies_above_all_earlier_ones(arena: &impl Arena) {
     let mut last = 0;
     for _ in 0..5 {
@@ -57,8 +57,8 @@ pub async fn a_block_of_tokens_lies_above_all_earlier_ones(arena: &impl Arena) {
     }
 }
 
-/// H5.2: a lease that is passed on in its process is renewed under the last token of its block, and the next holder's is
-/// larger.
+/// H5.2: a lease that is passed on in its process is renewed under the last token of its block. The next holder's
+/// token is larger.
 pub async fn a_lease_is_the_same_under_every_token_of_its_block(arena: &impl Arena) {
     let (mut a, b) = (arena.player("one"), arena.player("one"));
     a.claim.block = 8;
@@ -74,7 +74,7 @@ pub async fn a_lease_is_the_same_under_every_token_of_its_block(arena: &impl Are
     assert!(next.token > last, "{next:?} after {last}");
 }
 
-/// L2 among co-holders.
+/// L2 among shared holders.
 pub async fn shared_holders_have_tokens_of_their_own(arena: &impl Arena) {
     if arena.here().promises().sharing != Sharing::Counted {
         return;

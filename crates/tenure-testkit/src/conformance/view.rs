@@ -1,4 +1,4 @@
-//! What can be seen, and breaking.
+//! What `inspect` and `list` show, and what `break` does.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tenure_core::{BreakScope, EndOfGrant, LockName, Mode, Renewal, Sharing};
 
 use super::Arena;
 
-/// Who holds what, since when, for how long, and who waits.
+/// `inspect` shows each holder, since when it holds and how long its lease lasts, and each waiter.
 pub async fn inspect_shows_holders_and_queue(arena: &impl Arena) {
     let (holder, waiter) = (arena.player("seen"), arena.player("seen"));
     let grant = holder.enter().await;
@@ -41,7 +41,7 @@ pub async fn a_free_lock_shows_its_fence(arena: &impl Arena) {
     assert!(view.fence >= grant.token);
 }
 
-/// `ls`.
+/// `ls` shows the held locks with a prefix, in order.
 pub async fn list_chooses_by_prefix_in_order(arena: &impl Arena) {
     for name in ["b/2", "b/1", "a", "b%", "b_x", "c"] {
         arena.player(name).enter().await;
@@ -74,7 +74,8 @@ pub async fn break_names_the_robbed_and_lets_the_next_in(arena: &impl Arena) {
     assert!(waiter.enter().await.token > grant.token);
 }
 
-/// `break` of one of those that share a lock; and of an owner that does not hold, by whoever looked a moment ago.
+/// `break` of one of several shared holders. Then `break` of an owner that no longer holds, as by an operator that
+/// inspected the lock a moment ago.
 pub async fn break_of_one_owner_leaves_the_others(arena: &impl Arena) {
     let operator = arena.elsewhere().await;
     let (holder, waiter) = (arena.player("two"), arena.player("two"));
@@ -83,7 +84,7 @@ pub async fn break_of_one_owner_leaves_the_others(arena: &impl Arena) {
     let robbed = operator.break_lock(&holder.claim.name, BreakScope::Owner(holder.claim.owner)).await;
     assert_eq!(robbed.expect("the store answers").len(), 1);
     waiter.enter().await;
-    // There each slot is a lock of its own.
+    // On such a store each slot is a separate lock.
     if matches!(operator.promises().sharing, Sharing::Slots { .. }) {
         return;
     }
@@ -100,7 +101,7 @@ pub async fn break_of_one_owner_leaves_the_others(arena: &impl Arena) {
     assert_eq!(other.renew(&stays).await, Renewal::Renewed);
 }
 
-/// `break` of a lock that nobody holds.
+/// `break` of a lock that has no holder.
 pub async fn break_of_a_free_lock_raises_the_fence(arena: &impl Arena) {
     let name = LockName::new("never taken").expect("BUG: a good name");
     let before = arena.here().inspect(&name).await.expect("the store answers").fence;
@@ -110,7 +111,7 @@ pub async fn break_of_a_free_lock_raises_the_fence(arena: &impl Arena) {
     assert!(arena.player("never taken").enter().await.token > after);
 }
 
-/// The watchdog's own handle.
+/// A second handle, such as the watchdog's own.
 pub async fn a_handle_sees_the_same_locks(arena: &impl Arena) {
     let player = arena.player("one");
     let grant = player.enter().await;

@@ -1,4 +1,4 @@
-//! Hints: they come, and not to everybody.
+//! Hints: they arrive, and not at every waiter.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
@@ -39,12 +39,12 @@ async fn a_release_is_heard(holder: Player, waiter: Player) {
     waiter.enter().await;
 }
 
-/// The next waiter in the same process is told.
+/// The next waiter in the same process receives a hint.
 pub async fn a_release_wakes_the_next_waiter(arena: &impl Arena) {
     a_release_is_heard(arena.player("one"), arena.player("one")).await;
 }
 
-/// And so is one in another process; or it is answered so soon that no hint is missed.
+/// So does a waiter in another process. A store without such hints returns a wait so short that no hint is missed.
 pub async fn a_release_elsewhere_wakes_the_next_waiter(arena: &impl Arena) {
     let (holder, waiter) = (arena.player_elsewhere("one").await, arena.player("one"));
     let WakeSupport::Asked(period) = waiter.backend.promises().wake else {
@@ -57,7 +57,7 @@ pub async fn a_release_elsewhere_wakes_the_next_waiter(arena: &impl Arena) {
     waiter.enter().await;
 }
 
-/// A holder that is robbed is told.
+/// A holder whose lock is broken receives a hint.
 pub async fn a_break_elsewhere_wakes_the_robbed(arena: &impl Arena) {
     let holder = arena.player("one");
     let mut stream = listen(&holder, Audience::Holders);
@@ -72,7 +72,8 @@ pub async fn a_break_elsewhere_wakes_the_robbed(arena: &impl Arena) {
     is_woken(&mut stream, &holder).await;
 }
 
-/// L6: a holder that may keep its lease while it has nothing to do is seen to be one, and hears that somebody waits.
+/// L6: a waiter sees that a holder may keep its lease while it is idle, and the holder is notified that another
+/// process waits.
 pub async fn a_holder_is_told_that_somebody_waits(arena: &impl Arena) {
     let mut holder = arena.player("one");
     if holder.backend.promises().minting != Minting::Entry {
@@ -94,13 +95,13 @@ pub async fn a_holder_is_told_that_somebody_waits(arena: &impl Arena) {
     is_woken(&mut stream, &holder).await;
 }
 
-/// Those who look on are told in each process.
+/// Observers receive hints in each process.
 pub async fn observers_are_told_wherever_they_are(arena: &impl Arena) {
     let one = arena.player("one");
     if one.backend.promises().minting != Minting::Entry {
         return;
     }
-    // There is something to look at.
+    // Makes a lock that can be observed.
     one.enter().await;
     let name = &one.claim.name;
     let address = OwnerId::of_observers(name);
@@ -113,7 +114,7 @@ pub async fn observers_are_told_wherever_they_are(arena: &impl Arena) {
     let telling = async {
         loop {
             one.backend.tell(name, Audience::Observers, address).await.expect("the store answers");
-            // What nobody listens to yet is not heard.
+            // A hint that no process listens to yet is lost.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
@@ -123,7 +124,7 @@ pub async fn observers_are_told_wherever_they_are(arena: &impl Arena) {
     tokio::time::timeout(PATIENCE * slowness(), both).await.expect("no hint came");
 }
 
-/// One change of owner costs a constant number of hints, however many wait.
+/// One change of owner costs a constant number of hints, however many processes wait.
 pub async fn one_change_of_owner_wakes_few(arena: &impl Arena) {
     let holder = arena.player("one");
     holder.enter().await;

@@ -21,7 +21,7 @@ pub struct EtcdCluster {
 }
 
 impl Recipe {
-    /// Starts one server that is a cluster, and waits until it serves.
+    /// Starts a cluster of one server, and waits until it serves.
     ///
     /// # Panics
     /// If the program is missing, or it does not serve in time.
@@ -40,14 +40,14 @@ impl Recipe {
 }
 
 impl EtcdServer {
-    /// With defaults.
+    /// Starts a server with defaults.
     pub fn start() -> Self {
         Recipe::new().start()
     }
 }
 
 impl EtcdCluster {
-    /// So many, with defaults.
+    /// Starts so many members, with defaults.
     ///
     /// # Panics
     /// If the program is missing, or they do not serve in time.
@@ -101,7 +101,7 @@ impl EtcdCluster {
         self.members.remove(0)
     }
 
-    /// The members, in an order that stays.
+    /// The members, in a fixed order.
     pub fn members(&self) -> &[EtcdServer] {
         &self.members
     }
@@ -124,7 +124,7 @@ impl EtcdCluster {
         self.members.iter().map(EtcdServer::address).collect::<Vec<_>>().join(",")
     }
 
-    /// Which member is the leader, once there is one. Members that were killed or stopped are not asked.
+    /// Which of these members is the leader. Waits until there is one. Leave out members that were killed or stopped.
     ///
     /// # Panics
     /// If there is none in time.
@@ -135,6 +135,6 @@ impl EtcdCluster {
     }
 }
 
-/// Ports that may be taken in a row between our look and the server's start.
+/// How often to try: another process may take a port between the check and the server's start.
 const TRIES: usize = 10;
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -15,19 +15,19 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// With defaults: without TLS, without users, and a disk that is not waited for.
+    /// With defaults: without TLS, without users, and without waiting for the disk.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With these arguments on the command line, behind ours.
+    /// With these arguments on the command line, after those of the testkit.
     #[must_use]
     pub fn args(mut self, args: &[&str]) -> Self {
         self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
         self
     }
 
-    /// What is written is on the disk before it is answered, as it is by default outside of tests.
+    /// A write is on the disk before the server answers it, as it is by default outside of tests.
     #[must_use]
     pub fn durable(mut self) -> Self {
         self.is_durable = true;
@@ -41,8 +41,8 @@ impl Recipe {
         self
     }
 
-    /// Authentication is on: `root` has this password and may do anything, and others are added with
-    /// [`etcdctl`](super::EtcdServer::etcdctl), which is `root` then.
+    /// Authentication is on: `root` has this password and may do anything. [`etcdctl`](super::EtcdServer::etcdctl)
+    /// runs as `root` then, and can add others.
     #[must_use]
     pub fn login(mut self, password: &str) -> Self {
         self.root = Some(password.to_owned());
@@ -53,7 +53,7 @@ impl Recipe {
         if self.certificates.is_some() { "https" } else { "http" }
     }
 
-    /// What a server must be told of its certificate.
+    /// The arguments of a server, including its certificate.
     pub(crate) fn server_args(&self) -> Vec<String> {
         let mut args = self.args.clone();
         if let Some(certificates) = &self.certificates {
@@ -64,7 +64,7 @@ impl Recipe {
         args
     }
 
-    /// What a client must be told: whom to trust, and who it is.
+    /// The arguments of a client: the authority that it trusts, and its user.
     pub(crate) fn client_args(&self) -> Vec<String> {
         let ca = self.certificates.as_ref().map(Certificates::ca_file);
         let ca = ca.map(|ca: PathBuf| format!("--cacert={}", ca.display()));

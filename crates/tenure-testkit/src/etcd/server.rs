@@ -21,7 +21,7 @@ pub struct EtcdServer {
     /// `--initial-cluster`: every member, this one too.
     pub(crate) members: String,
     pub(crate) daemon: Daemon,
-    // Last, as the process must be gone before its folder goes.
+    // Last: the process must end before its folder is deleted.
     folder: TempDir,
 }
 
@@ -29,13 +29,13 @@ pub struct EtcdServer {
 struct Ports {
     client: u16,
     peer: u16,
-    /// For health and numbers, without TLS and login.
+    /// For health and metrics, without TLS and login.
     metrics: u16,
 }
 
 impl EtcdServer {
     pub(crate) fn prepare(recipe: Recipe, number: usize) -> Self {
-        // Where nothing reaches a disk, durable says nothing.
+        // A durable server needs a disk: in memory, nothing reaches one.
         let place = if recipe.is_durable { folder::temporary } else { folder::of_server };
         let folder = place("tenure-etcd-");
         let free = || ports::free(false);
@@ -49,7 +49,7 @@ impl EtcdServer {
         format!("{}=http://127.0.0.1:{}", self.name, self.ports.peer)
     }
 
-    /// Starts the process and waits until `serves`; if it ends before that, its last words.
+    /// Starts the process and waits until `serves`. If it ends before that, the error is the end of its log.
     pub(crate) fn launch(&self, serves: impl Fn(&Self) -> bool) -> Result<(), String> {
         self.daemon.launch(self.folder.path(), |_| self.command_line(), |_| serves(self))
     }
@@ -88,7 +88,7 @@ impl EtcdServer {
         url(&self.recipe, &self.address(), query)
     }
 
-    /// Its process.
+    /// The id of its process.
     ///
     /// # Panics
     /// If it was killed.
@@ -106,7 +106,7 @@ impl EtcdServer {
         self.daemon.last_words(self.folder.path())
     }
 
-    /// Ends it as a crash does, and waits until it is gone. It may be stopped, or dead already.
+    /// Kills it as a crash does, and waits until it has ended. It may be stopped, or have ended already.
     pub fn kill(&self) {
         self.daemon.kill();
     }
@@ -119,7 +119,7 @@ impl EtcdServer {
         self.daemon.insist(|| self.launch(Self::is_healthy));
     }
 
-    /// It does nothing any more, and its connections stay open. Returns when it does nothing.
+    /// Suspends it: the process does nothing, and its connections stay open. Returns when it has stopped.
     ///
     /// # Panics
     /// If it was killed.
@@ -127,7 +127,7 @@ impl EtcdServer {
         self.daemon.stop();
     }
 
-    /// It goes on after a [`stop`](Self::stop).
+    /// Continues it after a [`stop`](Self::stop).
     ///
     /// # Panics
     /// If it was killed.
@@ -135,7 +135,8 @@ impl EtcdServer {
         self.daemon.resume();
     }
 
-    /// The client that etcd comes with, for this member, as `root` where there is one: add what it is to do.
+    /// A command that runs `etcdctl`, etcd's own client, with these arguments for this member, as `root` where there
+    /// is one.
     pub fn etcdctl(&self, arguments: &[&str]) -> Command {
         self.etcdctl_as(&self.recipe, arguments)
     }
@@ -165,7 +166,7 @@ impl EtcdServer {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// The sum of its numbers whose line begins so, as `grpc_server_handled_total{`.
+    /// The sum of its metrics whose lines begin with this, such as `grpc_server_handled_total{`.
     ///
     /// # Panics
     /// If it does not answer.

@@ -1,4 +1,4 @@
-//! `Pooler`: leads each statement of a client to another connection of a MariaDB server, as ProxySQL may.
+//! `Pooler`: sends each statement of a client over another connection to a MariaDB server, as ProxySQL may.
 
 use std::{
     collections::VecDeque,
@@ -13,14 +13,15 @@ use std::{
 
 use tenure_core::locked;
 
-/// A pooler before a server. It logs in as `tenure`, and takes every client for that user.
+/// A pooler in front of a server. It logs in as `tenure`, and accepts every client as that user.
 ///
-/// No two statements of a client go over the same connection of the server, but those of a transaction: for as
-/// long as the server says that one is open, the connection is kept, and it is closed if the client leaves then.
-/// What else a statement leaves in a connection, as a `SET` does, others find there.
+/// Consecutive statements of a client go over different connections to the server, where more than one is idle. A
+/// transaction is different: while the server reports that one is open, the client keeps the connection. If the
+/// client leaves then, the connection is closed. Other state of a connection, such as that of a `SET`, stays for the
+/// statements of other clients.
 ///
 /// # Dropping
-/// New clients are not served any more.
+/// The pooler accepts no new clients.
 #[derive(Debug)]
 pub struct Pooler {
     port: u16,
@@ -32,19 +33,19 @@ pub struct Pooler {
 #[derive(Debug)]
 struct Pool {
     server: u16,
-    /// The one that rested longest is taken.
+    /// The connection that was idle for the longest time is taken.
     idle: Mutex<VecDeque<TcpStream>>,
     statements: AtomicU64,
 }
 
 impl Pooler {
-    /// Connections that are there before a client comes. It opens more where all are in use.
+    /// Connections that are open before a client comes. The pooler opens more if all are in use.
     pub const OPEN: usize = 4;
 
-    /// Starts one before the server on this port of 127.0.0.1, with [`OPEN`](Self::OPEN) connections.
+    /// Starts a pooler in front of the server on this port of 127.0.0.1, with [`OPEN`](Self::OPEN) connections.
     ///
     /// # Panics
-    /// If the server does not let it in.
+    /// If the server refuses the login.
     pub fn to(server: u16) -> Self {
         let pool = Pool { server, idle: Mutex::default(), statements: AtomicU64::new(0) };
         let idle = (0..Self::OPEN).map(|_| pool.log_in().expect("the server lets it in")).collect();
@@ -68,7 +69,7 @@ impl Pooler {
         Self { port, pool, is_over, thread: Some(thread) }
     }
 
-    /// Where clients connect to, at 127.0.0.1.
+    /// The port to which clients connect, at 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -78,7 +79,7 @@ impl Pooler {
         format!("mysql://tenure@127.0.0.1:{}/tenure{query}", self.port)
     }
 
-    /// How many statements it has led to the server.
+    /// How many statements it has sent to the server.
     pub fn statements(&self) -> u64 {
         self.pool.statements.load(Ordering::SeqCst)
     }
@@ -87,18 +88,18 @@ impl Pooler {
 impl Drop for Pooler {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::SeqCst);
-        // So that it looks once more.
+        // Wakes the thread, so that it reads `is_over`.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
 impl Pool {
-    /// A new connection of the server.
+    /// Opens a new connection to the server.
     fn log_in(&self) -> io::Result<TcpStream> {
         let mut server = TcpStream::connect(("127.0.0.1", self.server))?;
         server.set_nodelay(true)?;
-        // Its greeting, which has nothing that we need.
+        // The server's greeting, of which nothing is needed.
         read_packet(&mut server)?;
         let mut login = (CAPABILITIES | CONNECT_WITH_DB).to_le_bytes().to_vec();
         login.extend(MOST.to_le_bytes());
@@ -146,7 +147,7 @@ impl Pool {
     }
 }
 
-/// Leads one answer through; the status that the server says at its end.
+/// Copies one answer to the client. Returns the status that the server reports at its end.
 fn copy_answer(server: &mut TcpStream, client: &mut TcpStream) -> io::Result<u16> {
     let mut whole = Vec::new();
     let mut next = || -> io::Result<Vec<u8>> {
@@ -162,7 +163,7 @@ fn copy_answer(server: &mut TcpStream, client: &mut TcpStream) -> io::Result<u16
             status_at(&first, 1 + affected + id)
         }
         Some(&ERROR) => 0,
-        // Columns, then rows; behind both stands the status.
+        // Columns, then rows; the status follows both.
         _ => {
             while !is_end(&next()?) {}
             loop {
@@ -188,7 +189,7 @@ fn status_at(packet: &[u8], at: usize) -> u16 {
     packet.get(at..at + 2).map_or(0, |bytes| u16::from_le_bytes([bytes[0], bytes[1]]))
 }
 
-/// A number of variable length, and how long that is.
+/// A number of variable length, and its length in bytes.
 fn number(bytes: &[u8]) -> (u64, usize) {
     let length = match bytes.first() {
         Some(0xfc) => 2,
@@ -226,8 +227,8 @@ fn write_packet(to: &mut impl Write, number: u8, packet: &[u8]) -> io::Result<()
     to.write_all(&bytes)
 }
 
-/// A long password, protocol 4.1, transactions, a salt of 20 bytes, the name of the login: no status in place of an
-/// end, and nothing that MariaDB alone speaks.
+/// A long password, protocol 4.1, transactions, a salt of 20 bytes, the name of the login. Not a status in place of
+/// an end packet, and nothing that only MariaDB speaks.
 const CAPABILITIES: u32 = 1 | 1 << 9 | 1 << 13 | 1 << 15 | 1 << 19;
 const CONNECT_WITH_DB: u32 = 1 << 3;
 const AUTOCOMMIT: u16 = 2;

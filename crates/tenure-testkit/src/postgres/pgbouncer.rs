@@ -1,4 +1,4 @@
-//! `Pgbouncer`: a pooler that gives a connection of the server to whoever has a transaction to run.
+//! `Pgbouncer`: a pooler that gives each transaction a connection to the server.
 
 use std::{
     fs,
@@ -18,17 +18,17 @@ use crate::{
     },
 };
 
-/// A pooler in transaction mode before a server. Dies with the test.
+/// A pooler in transaction mode in front of a server. Dies with the test.
 #[derive(Debug)]
 pub struct Pgbouncer {
     port: u16,
     daemon: Daemon,
-    // Last, as the process must be gone before its folder goes.
+    // Last: the process must end before its folder is deleted.
     folder: TempDir,
 }
 
 impl Pgbouncer {
-    /// Starts one with 20 connections to this server, for a thousand clients.
+    /// Starts a pooler with 20 connections to this server and up to a thousand clients.
     ///
     /// # Panics
     /// If the program is missing, or it does not serve in time.
@@ -76,7 +76,7 @@ impl Pgbouncer {
         command
     }
 
-    /// Where it listens, at 127.0.0.1.
+    /// The port on which it listens, at 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -86,7 +86,7 @@ impl Pgbouncer {
         format!("postgres://tenure@127.0.0.1:{}/tenure{query}", self.port)
     }
 
-    /// What its console answers, as in `SHOW POOLS`: a line per row, with `|` between.
+    /// Runs a command of its console, such as `SHOW POOLS`. Returns a line per row, with `|` between the columns.
     ///
     /// # Panics
     /// If there is an error.
@@ -102,7 +102,7 @@ impl Pgbouncer {
         checked(&mut psql)
     }
 
-    /// Ends it as a crash does, and with it every connection.
+    /// Kills it as a crash does, and with it every connection.
     pub fn kill(&self) {
         self.daemon.kill();
     }
@@ -117,5 +117,5 @@ impl Pgbouncer {
 }
 
 const SETTINGS: &str = "pgbouncer.ini";
-/// Ports that may be taken in a row between our look and the pooler's start.
+/// How often to try: another process may take the port between the check and the pooler's start.
 const TRIES: usize = 10;

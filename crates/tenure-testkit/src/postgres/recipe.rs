@@ -17,12 +17,12 @@ pub struct Recipe {
     pub(super) primary: Option<u16>,
     config: String,
     pub(super) is_durable: bool,
-    /// Lives as long as a server may be started by it.
+    /// Keeps the clock's files for as long as this recipe may start a server.
     clock: Option<Clock>,
 }
 
 impl Recipe {
-    /// With defaults, 500 connections, no password, and a disk that is not waited for.
+    /// With defaults, 500 connections, no password, and without waiting for the disk.
     pub fn new() -> Self {
         Self::default()
     }
@@ -35,14 +35,14 @@ impl Recipe {
         self
     }
 
-    /// A commit is on the disk before it is answered, as it is by default outside of tests.
+    /// A commit is on the disk before the server answers it, as it is by default outside of tests.
     #[must_use]
     pub fn durable(mut self) -> Self {
         self.is_durable = true;
         self
     }
 
-    /// Its wall clock is this one.
+    /// The server uses this wall clock.
     #[must_use]
     pub fn clock(mut self, clock: &Clock) -> Self {
         self.clock = Some(clock.clone());
@@ -50,21 +50,21 @@ impl Recipe {
         self
     }
 
-    /// It speaks TLS to whoever asks for it.
+    /// It speaks TLS with every client that asks for it.
     #[must_use]
     pub fn tls(mut self, certificates: &Certificates) -> Self {
         self.certificates = Some(certificates.clone());
         self
     }
 
-    /// Whoever comes over TCP needs a password. The server's own [`psql`](PostgresServer::psql) does not.
+    /// A client needs a password over TCP. The server's own [`psql`](PostgresServer::psql) does not.
     #[must_use]
     pub fn passwords(mut self) -> Self {
         self.wants_passwords = true;
         self
     }
 
-    /// A copy of the data of that server, which goes on copying what that one commits.
+    /// It starts with a copy of that server's data, and continues to copy what that server commits.
     #[must_use]
     pub fn standby_of(mut self, primary: &PostgresServer) -> Self {
         self.primary = Some(primary.port());
@@ -79,8 +79,8 @@ impl Recipe {
         PostgresServer::from_recipe(self)
     }
 
-    /// What is appended to the file of settings. What the test said comes last, and so wins. Its memory lies in its folder: a server
-    /// that is killed would leave it behind.
+    /// What is appended to the file of settings. The lines of the test come last, so they override the others. The
+    /// shared memory is in the server's folder, because a server that is killed would leave it behind elsewhere.
     pub(super) fn settings(&self, folder: &Path, port: u16) -> String {
         let switch = |is_on: bool| if is_on { "on" } else { "off" };
         let folder = folder.display();
@@ -94,7 +94,7 @@ impl Recipe {
         )
     }
 
-    /// Who may come in.
+    /// The rules by which clients may log in.
     pub(super) fn doors(&self) -> String {
         let way = if self.wants_passwords { "scram-sha-256" } else { "trust" };
         format!(
@@ -102,7 +102,7 @@ impl Recipe {
         )
     }
 
-    /// Puts the certificate where the server's user can read it, and lets that user see the clock.
+    /// Puts the certificate where the server's user can read it, and lets that user read the clock's files.
     pub(super) fn prepare(&self, data: &Path) {
         if let Some(certificates) = &self.certificates {
             let made = certificates.ca_file();

@@ -27,12 +27,12 @@ pub struct PostgresServer {
     recipe: Recipe,
     port: u16,
     daemon: Daemon,
-    // Last, as the process must be gone before its folder goes.
+    // Last: the process must end before its folder is deleted.
     folder: TempDir,
 }
 
 impl PostgresServer {
-    /// With defaults, and `fsync` off.
+    /// Starts a server with defaults, and `fsync` off.
     pub fn start() -> Self {
         Recipe::new().start()
     }
@@ -45,7 +45,7 @@ impl PostgresServer {
     }
 
     fn prepare(recipe: Recipe) -> Self {
-        // Where nothing reaches a disk, durable says nothing.
+        // A durable server needs a disk: in memory, nothing reaches one.
         let place = if recipe.is_durable { folder::temporary } else { folder::of_server };
         let folder = place("tenure-pg-");
         match recipe.primary {
@@ -61,7 +61,7 @@ impl PostgresServer {
         Self { recipe, port, daemon: Daemon::default(), folder }
     }
 
-    /// Starts the process and waits until it serves; if it ends before that, its last words.
+    /// Starts the process and waits until it serves. If it ends before that, the error is the end of its log.
     fn launch(&self) -> Result<(), String> {
         let serves = |log: &Path| fs::read_to_string(log).is_ok_and(|log| log.contains("ready to accept "));
         self.daemon.launch(self.folder.path(), |_| self.command_line(), serves)
@@ -81,7 +81,7 @@ impl PostgresServer {
         command
     }
 
-    /// Where it listens, at 127.0.0.1.
+    /// The port on which it listens, at 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -106,7 +106,7 @@ impl PostgresServer {
         self.folder.path().join("data")
     }
 
-    /// Its process.
+    /// The id of its process.
     ///
     /// # Panics
     /// If it was killed.
@@ -114,7 +114,8 @@ impl PostgresServer {
         self.daemon.pid()
     }
 
-    /// What the statements answer to the superuser `postgres` in the database `tenure`: a line per row, with `|` between.
+    /// Runs the statements as the superuser `postgres` in the database `tenure`. Returns a line per row, with `|`
+    /// between the columns.
     ///
     /// # Panics
     /// If there is an error.
@@ -123,7 +124,7 @@ impl PostgresServer {
         self.psql_as("postgres", sql)
     }
 
-    /// The same as somebody else.
+    /// The same as another user.
     ///
     /// # Panics
     /// If there is an error.
@@ -137,14 +138,16 @@ impl PostgresServer {
         checked(&mut psql)
     }
 
-    /// Ends it as a crash of the machine does, and waits until it is gone. It may be stopped, or dead already.
+    /// Kills it and its child processes, as a crash does, and waits until it has ended. It may be stopped, or have
+    /// ended already.
     pub fn kill(&self) {
         let family = self.family();
         self.daemon.kill();
         self.tell(&family, Signal::SIGKILL);
     }
 
-    /// Starts it again after a [`kill`](Self::kill): the same port, folder and recipe. It goes through its log first.
+    /// Starts it again after a [`kill`](Self::kill): the same port, folder and recipe. It recovers from its log
+    /// first.
     ///
     /// # Panics
     /// If it runs, or does not answer in time.
@@ -152,17 +155,18 @@ impl PostgresServer {
         self.daemon.insist(|| self.launch());
     }
 
-    /// It does nothing any more, and its connections stay open. Returns when it does nothing.
+    /// Suspends it: its processes do nothing, and its connections stay open. Returns when the server's main process
+    /// has stopped.
     ///
     /// # Panics
     /// If it was killed.
     pub fn stop(&self) {
-        // Its own processes after it: it makes no new ones then.
+        // The child processes after the server: it starts no new ones then.
         self.daemon.stop();
         self.tell(&self.family(), Signal::SIGSTOP);
     }
 
-    /// It goes on after a [`stop`](Self::stop).
+    /// Continues it after a [`stop`](Self::stop).
     ///
     /// # Panics
     /// If it was killed.
@@ -176,7 +180,7 @@ impl PostgresServer {
         self.daemon.is_running()
     }
 
-    /// The processes that serve its connections and look after its data.
+    /// Its child processes, which serve its connections and maintain its data.
     fn family(&self) -> Vec<i32> {
         if !self.daemon.is_running() {
             return Vec::new();
@@ -187,7 +191,7 @@ impl PostgresServer {
         numbers
             .filter(|pid| {
                 let facts = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-                // Behind the name, which ends with the last bracket: the state, then the father.
+                // After the name, which ends with the last bracket: the state, then the parent.
                 facts.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)) == Some(father.as_str())
             })
             .collect()
@@ -195,15 +199,15 @@ impl PostgresServer {
 
     fn tell(&self, family: &[i32], signal: Signal) {
         for pid in family {
-            // OK to ignore because one that has ended meanwhile needs no signal.
+            // OK to ignore because a process that has ended by now needs no signal.
             let _ = kill(Pid::from_raw(*pid), signal);
         }
     }
 }
 
 impl PostgresServer {
-    /// The number of its piece of System V shared memory, by which a second server on its data is kept out. It outlives a server that
-    /// is killed, and a system has some thousands of them.
+    /// The id of its segment of System V shared memory, which keeps a second server off its data. The segment
+    /// outlives a server that is killed, and a system has some thousands of them.
     pub fn shared_memory(&self) -> Option<String> {
         let facts = fs::read_to_string(self.data().join("postmaster.pid")).ok()?;
         Some(facts.lines().nth(6)?.split_whitespace().nth(1)?.to_owned())
@@ -215,14 +219,14 @@ impl Drop for PostgresServer {
         let memory = self.shared_memory();
         self.kill();
         if let Some(id) = memory {
-            // OK to ignore because a server that ended by itself has tidied up.
+            // OK to ignore because a server that ended by itself has removed it.
             let _ = Command::new("ipcrm").args(["-m", &id]).stderr(Stdio::null()).status();
         }
     }
 }
 
-/// What the loader takes before the libraries of the server itself.
+/// The libraries that the loader takes before those of the server itself.
 const PRELOAD: &str = "LD_PRELOAD";
 const SETTINGS: &str = "postgresql.conf";
-/// Ports that may be taken in a row between our look and the server's start.
+/// How often to try: another process may take the port between the check and the server's start.
 const TRIES: usize = 10;

@@ -11,10 +11,10 @@ use std::{
 use super::COLUMNS;
 use crate::{daemon::checked, folder, shim};
 
-/// A copy of a fresh cluster with the role and the database `tenure`, in `folder`, which becomes the server's own.
+/// Copies a fresh cluster with the role and the database `tenure` into `folder`, which the server's user then owns.
 ///
-/// Setting one up takes a second; a copy takes a fifth of it. The original stays in the machine's folder for temporary
-/// files, for the next test.
+/// A setup takes a second; a copy takes a fifth of that. The original stays in the machine's folder for temporary
+/// files, so that the next test can use it.
 ///
 /// # Panics
 /// If PostgreSQL is missing.
@@ -25,7 +25,7 @@ pub(super) fn copy_into(folder: &Path) {
     give(&data);
 }
 
-/// A copy of what the server on this port has now, which follows it once it is started.
+/// Copies the data that the server on this port has now. The copy follows that server once it is started.
 ///
 /// # Panics
 /// If that server does not serve.
@@ -66,7 +66,7 @@ pub(super) fn as_server(program: &Path) -> Command {
     command
 }
 
-/// Gives a file or a folder to the server's user, and to nobody else.
+/// Makes the server's user the owner of a file or a folder, and no other user can access it.
 pub(super) fn give(path: &Path) {
     if is_root() {
         checked(Command::new("chown").arg("postgres:postgres").arg(path));
@@ -75,7 +75,7 @@ pub(super) fn give(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("our own file");
 }
 
-/// Lets the server's user read a file of ours, and the folder in which it lies.
+/// Lets the server's user read a file of the test, and the folder that it is in.
 pub(super) fn show(file: &Path) {
     let folder = file.parent().expect("a file lies in a folder");
     for (path, mode) in [(folder, 0o755), (file, 0o644)] {
@@ -84,11 +84,11 @@ pub(super) fn show(file: &Path) {
 }
 
 fn is_root() -> bool {
-    // Without /proc there is no root that would need this: it is Linux that containers run.
+    // Without /proc this is not Linux, and only Linux runs in containers, where a test may be root.
     fs::metadata("/proc/self").is_ok_and(|us| us.uid() == 0)
 }
 
-/// What a server's process must find in its environment, so that its session is that of the test.
+/// The library that a server must preload, so that its session is that of the test.
 pub(super) fn same_session() -> String {
     shim::library("session", SESSION).display().to_string()
 }
@@ -102,7 +102,7 @@ fn original() -> PathBuf {
     }
     let folder = folder::temporary("tenure-initdb-");
     set_up(folder.path(), &initdb);
-    // Whoever is first gives it its name; the others find that it is there.
+    // Only the first process can rename its folder; the others find that the place exists.
     let folder = folder.keep();
     if fs::rename(&folder, &place).is_err() {
         fs::remove_dir_all(&folder).expect("our own folder");
@@ -125,7 +125,7 @@ fn set_up(folder: &Path, initdb: &Path) {
     }
 }
 
-/// Tells a cluster that no server runs on.
+/// Runs statements on a cluster on which no server runs.
 fn tell(data: &Path, database: &str, words: &str) {
     let mut single = as_server(&program("postgres"))
         .args(["--single", "-D"])
@@ -144,9 +144,9 @@ fn tell(data: &Path, database: &str, words: &str) {
 }
 
 const FIRST_WORDS: &str = "CREATE ROLE tenure LOGIN;\nCREATE DATABASE tenure OWNER tenure;\n";
-/// Three quarters of all files, which no test needs and each would copy.
+/// Drops three quarters of all files, which no test needs and each would copy.
 const LAST_WORDS: &str = "UPDATE pg_database SET datistemplate = false WHERE datistemplate;\n\
     DROP DATABASE template1;\nDROP DATABASE template0;\nDROP DATABASE postgres;\n";
-/// Changes with what is set up here, so that an older original is not taken for it.
+/// Change it when the setup changes, so that no test uses an older original.
 const FORM: &str = "5";
 const SESSION: &str = include_str!("session.c");

@@ -31,7 +31,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Leads the client on to the server on this port; resets it if nobody is there.
+    /// Connects the client with the server on this port; resets it if no server listens there.
     pub(super) fn new(client: TcpStream, port: u16, flows: [Flow; 2], dice: &Dice) -> Option<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let Some(server) = TcpStream::connect_timeout(&address, CONNECT).ok().and_then(prepared) else {
@@ -59,7 +59,8 @@ impl Connection {
         [&mut self.requests, &mut self.replies]
     }
 
-    /// What to wait for. A side from which we want nothing is left out: its end would wake us for ever.
+    /// The sockets to wait for. A side from which nothing is wanted is left out: its end would wake the thread
+    /// indefinitely.
     pub(super) fn waits(&self, now: Instant) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
         let wish = |from: &Lane, to: &Lane| {
             let reads = if from.reads() { PollFlags::POLLIN } else { PollFlags::empty() };
@@ -71,10 +72,10 @@ impl Connection {
         [client, server].into_iter().filter(|(_, flags)| !flags.is_empty())
     }
 
-    /// Moves bytes as the switches say. `limit` is what clients may still get before the planned cut.
+    /// Moves bytes as the switches demand. `limit` is how many bytes clients may still get before the planned cut.
     pub(super) fn pump(&mut self, delay: &RangeInclusive<Duration>, limit: &mut Option<u64>) {
         let now = Instant::now();
-        // A client that is gone does not take back what it has sent.
+        // OK to ignore because what a client has sent is delivered even after the client has left.
         let _ = self.requests.read(&self.client, now, delay);
         let _ = self.requests.write(&self.server, now, u64::MAX);
         if self.replies.read(&self.server, now, delay).is_err() {
@@ -101,12 +102,12 @@ impl Connection {
         self.is_broken || (self.requests.is_over() && self.replies.is_over())
     }
 
-    /// Whether both sides have to be told in the hard way.
+    /// Whether both sides must be reset.
     pub(super) fn is_to_reset(&self) -> bool {
         self.is_broken || self.requests.is_torn() || self.replies.is_torn()
     }
 
-    /// Ends it for both sides as if the network had.
+    /// Resets both sides, as a network that fails does.
     pub(super) fn reset(self) {
         close_hard(&self.client);
         close_hard(&self.server);
@@ -121,9 +122,9 @@ fn prepared(stream: TcpStream) -> Option<TcpStream> {
 
 /// The close that follows sends a reset instead of an end.
 fn close_hard(stream: &TcpStream) {
-    // If it is closed already, there is nobody to tell.
+    // OK to ignore because a socket that is closed already needs no reset.
     let _ = setsockopt(stream, Linger, &linger { l_onoff: 1, l_linger: 0 });
 }
 
-/// A server that is stopped still accepts; only a full house makes us wait.
+/// A server that is stopped still accepts; a connect waits only if its backlog is full.
 const CONNECT: Duration = Duration::from_secs(1);

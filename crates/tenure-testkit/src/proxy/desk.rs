@@ -18,7 +18,7 @@ use crate::proxy::{
     lane::{Flow, Way},
 };
 
-/// A wish of the test, and where to say that it is done.
+/// A request of the test, and where to report that it is done.
 #[derive(Debug)]
 pub(super) struct Order {
     pub(super) switch: Switch,
@@ -40,7 +40,7 @@ pub(super) enum Switch {
     End,
 }
 
-/// All that the thread knows.
+/// The state of the thread.
 #[derive(Debug)]
 pub(super) struct Desk {
     server: u16,
@@ -54,7 +54,7 @@ pub(super) struct Desk {
     flows: [Flow; 2],
     /// Bytes that clients may still get before the planned cut.
     limit: Option<u64>,
-    /// Of connections that are gone.
+    /// The traffic of connections that have ended.
     past: Traffic,
 }
 
@@ -74,7 +74,7 @@ impl Desk {
         }
     }
 
-    /// Works until it is told to end.
+    /// Runs until it receives `Switch::End`.
     pub(super) fn run(mut self) {
         loop {
             self.wait();
@@ -90,7 +90,7 @@ impl Desk {
             self.pump();
             let traffic = self.traffic();
             for done in done {
-                // Who gave the order may have panicked meanwhile.
+                // OK to ignore because the sender of the order may have panicked by now.
                 let _ = done.send(traffic);
             }
         }
@@ -102,18 +102,19 @@ impl Desk {
         waits.extend(self.door.waits().map(|door| PollFd::new(door, PollFlags::POLLIN)));
         let sides = self.connections.iter().flat_map(|connection| connection.waits(now));
         waits.extend(sides.map(|(side, flags)| PollFd::new(side, flags)));
-        // An error is an interruption; then we look at everything, which is never wrong.
+        // OK to ignore because an error is an interruption; the thread then checks everything, which is never wrong.
         let _ = poll(&mut waits, self.patience(now));
         let _ = (&self.ear).read(&mut [0; 64]);
     }
 
-    /// Until the next delayed piece is due. One that is due already waits for its socket, not for us.
+    /// The time until the next delayed piece is due. A piece that is due already waits for its socket, not for this
+    /// timeout.
     fn patience(&self, now: Instant) -> PollTimeout {
         let lanes =
             self.connections.iter().flat_map(|connection| [&connection.requests, &connection.replies]);
         let next = lanes.filter_map(|lane| lane.due().filter(|due| *due > now)).min();
         let Some(next) = next else { return PollTimeout::NONE };
-        // Rounded up, or we would look in vain for the rest of a millisecond.
+        // Rounded up. Otherwise the thread would poll without success for the rest of a millisecond.
         let ms = (next - now).as_micros().div_ceil(1000);
         PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
     }
@@ -170,7 +171,7 @@ impl Desk {
         self.end(Connection::is_done);
     }
 
-    /// Ends those connections: as a network does, unless both sides have ended in order.
+    /// Ends these connections: with a reset, unless both sides have ended in order.
     fn end(&mut self, which: impl Fn(&Connection) -> bool) {
         for connection in self.connections.extract_if(.., |connection| which(connection)) {
             count(&mut self.past, &connection);

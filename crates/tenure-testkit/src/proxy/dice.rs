@@ -1,4 +1,4 @@
-//! `Dice`: chance that a seed repeats.
+//! `Dice`: random numbers that a seed repeats.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -13,7 +13,7 @@ impl Dice {
         Self { state: seed }
     }
 
-    /// Dice of their own, whose rolls do not depend on how often these are rolled.
+    /// Separate dice, whose rolls do not depend on how often these are rolled.
     pub(crate) fn branch(&self, number: u64) -> Self {
         let mut branch = Self { state: self.state ^ number.wrapping_mul(0xd134_2543_de82_ef95) };
         Self { state: branch.roll() }

@@ -1,4 +1,4 @@
-//! `Door`: the proxy's own port, which stays its own while it is closed.
+//! `Door`: the proxy's own port, which no other socket can take while it is closed.
 
 use std::{
     io,
@@ -22,11 +22,11 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// Open.
+    /// Makes a door that is open.
     ///
-    /// The socket is marked as one whose port may be used again (`SO_REUSEADDR`) only while it is open. While it
-    /// is closed no other socket can take the port so; and while it is open its connections have the mark from it,
-    /// without which one that has ended keeps the port from being opened again for a minute.
+    /// The socket has `SO_REUSEADDR` only while it is open. So no other socket can take the port with this option
+    /// while it is closed. While it is open, its connections inherit the option. Without it, a connection that has
+    /// ended would keep the port from being opened again for a minute.
     pub(super) fn new() -> Self {
         for _ in 0..TRIES {
             let port = ports::free(false);
@@ -56,8 +56,8 @@ impl Door {
         }
     }
 
-    /// Whoever knocks is refused. Shutting down a socket that listens closes it for others, and leaves it
-    /// its port (Linux: `inet_shutdown`).
+    /// Refuses new connections. Shutting down a socket that listens closes it for clients, and the socket keeps its
+    /// port (Linux: `inet_shutdown`).
     pub(super) fn close(&mut self) {
         if self.is_open {
             shutdown(self.listener.as_raw_fd(), Shutdown::Read).expect("our own socket");
@@ -70,12 +70,12 @@ impl Door {
         setsockopt(&self.listener, ReuseAddr, &is_shared).expect("a socket takes this setting");
     }
 
-    /// What to wait for, if it is open.
+    /// The socket to wait for, if it is open.
     pub(super) fn waits(&self) -> Option<BorrowedFd<'_>> {
         self.is_open.then(|| self.listener.as_fd())
     }
 
-    /// The next one who knocks.
+    /// The next connection, if there is one.
     pub(super) fn accept(&self) -> Option<TcpStream> {
         if !self.is_open {
             return None;
@@ -83,7 +83,7 @@ impl Door {
         match self.listener.accept() {
             Ok((stream, _)) => Some(stream),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-            // He has left already; the next one may stand behind him, and rings again.
+            // The client has left already. If there is another one behind it, the next poll reports that.
             Err(_) => None,
         }
     }

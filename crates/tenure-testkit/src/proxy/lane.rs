@@ -38,12 +38,12 @@ pub(super) enum Flow {
 pub(super) struct Lane {
     pub(super) flow: Flow,
     dice: Dice,
-    /// Pieces, with when they are to be delivered: never before the piece in front of them.
+    /// Pieces, each with its delivery time, which is never before that of the piece in front of it.
     queue: VecDeque<(Instant, Vec<u8>)>,
     size: usize,
-    /// The source has said its last word.
+    /// The source has ended.
     has_ended: bool,
-    /// The target gets nothing any more.
+    /// The target gets no more bytes.
     is_over: bool,
     is_torn: bool,
     /// Bytes that were delivered.
@@ -87,13 +87,13 @@ impl Lane {
         self.flow != Flow::Stall && !self.has_ended && !self.is_over && self.size < ROOM
     }
 
-    /// When it would like to deliver bytes.
+    /// When the next bytes are due, if it can deliver any.
     pub(super) fn due(&self) -> Option<Instant> {
         let is_flowing = self.flow == Flow::Pass && !self.is_torn;
         self.queue.front().filter(|_| is_flowing).map(|(due, _)| *due)
     }
 
-    /// Takes what has come, one piece at most.
+    /// Reads what has arrived, one piece at most.
     ///
     /// # Errors
     /// If the source was reset.
@@ -155,13 +155,13 @@ impl Lane {
         let is_flowing = self.flow == Flow::Pass && !self.is_torn && !self.is_over;
         if is_flowing && self.has_ended && self.queue.is_empty() {
             self.finish();
-            // If the target has ended too, it needs no word of it.
+            // OK to ignore because a target that has ended too needs no notice.
             let _ = to.shutdown(Shutdown::Write);
         }
         Ok(written)
     }
 
-    /// Its bytes have another fate from now on.
+    /// Treats its bytes in another way from now on.
     pub(super) fn switch(&mut self, flow: Flow) {
         self.flow = flow;
         if flow == Flow::Drop {
@@ -173,7 +173,7 @@ impl Lane {
         }
     }
 
-    /// What is delayed is due.
+    /// Makes all delayed pieces due.
     pub(super) fn hurry(&mut self, now: Instant) {
         self.queue.iter_mut().for_each(|(due, _)| *due = now);
     }
@@ -194,7 +194,7 @@ fn is_for_later(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// Bytes that are taken at once.
+/// The most bytes of one read.
 const PIECE: usize = 16 * 1024;
-/// Bytes on their way; who sends more has to wait.
+/// The most bytes on their way; a side that sends more has to wait.
 const ROOM: usize = 16 * 1024 * 1024;

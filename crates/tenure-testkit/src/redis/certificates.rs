@@ -12,15 +12,14 @@ use tempfile::TempDir;
 
 use crate::{folder, patience::eventually};
 
-/// An authority of its own, and a certificate for `127.0.0.1` and `localhost` that it signed. Clones are
-/// the same.
+/// A separate authority, and a certificate for `127.0.0.1` and `localhost` that it signed. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct Certificates {
     folder: Arc<TempDir>,
 }
 
 impl Certificates {
-    /// New ones, which nobody trusts who was not told to.
+    /// New certificates. Only clients that are configured to do so trust them.
     ///
     /// # Panics
     /// If there is no `openssl`.
@@ -83,7 +82,7 @@ impl Certificates {
         eventually("the server speaks TLS", PATIENCE, || client.status().ok()?.success().then_some(()));
     }
 
-    /// What a server must be told that asks its clients for certificates, and replicas and sentinels of it.
+    /// The settings of a server that asks its clients for certificates, and of its replicas and sentinels.
     pub(crate) fn settings_of_peers(&self) -> String {
         let (cert, key) = self.client();
         format!(
@@ -93,7 +92,7 @@ impl Certificates {
         )
     }
 
-    /// What a server must be told of them.
+    /// The settings of a server that has these certificates.
     pub(crate) fn settings(&self, port: u16) -> String {
         let folder = self.folder.path().display();
         format!(

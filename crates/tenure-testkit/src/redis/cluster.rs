@@ -24,7 +24,7 @@ pub struct Cluster {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a slot stays on its way until the move is finished"]
 pub struct Move {
-    /// Which.
+    /// The slot.
     pub slot: u16,
     /// The port of the master that has it.
     pub from: u16,
@@ -69,7 +69,7 @@ impl Cluster {
     /// The node on this port.
     ///
     /// # Panics
-    /// If it is none of ours.
+    /// If it is not a node of this cluster.
     #[track_caller]
     pub fn node(&self, port: u16) -> &RedisServer {
         let node = self.nodes.iter().find(|node| node.port() == port);
@@ -92,8 +92,8 @@ impl Cluster {
         self.node(port)
     }
 
-    /// Moves the key's slot with all its keys to another master, while the cluster serves. Clients that ask
-    /// the old one are told `MOVED`.
+    /// Moves the key's slot with all its keys to another master, while the cluster serves. The old master answers
+    /// clients with `MOVED`.
     ///
     /// # Panics
     /// If a node refuses, or they do not agree in time.
@@ -103,8 +103,7 @@ impl Cluster {
         started
     }
 
-    /// Begins to move the key's slot to another master: the old one tells clients `ASK` for keys that it does
-    /// not have.
+    /// Begins to move the key's slot to another master. The old master answers `ASK` for keys that it does not have.
     ///
     /// # Panics
     /// If a node refuses.
@@ -119,7 +118,7 @@ impl Cluster {
         Move { slot, from, to }
     }
 
-    /// Moves the keys, gives the slot away, and waits until all nodes that run agree.
+    /// Moves the keys, assigns the slot to its new master, and waits until all nodes that run agree.
     ///
     /// # Panics
     /// If a node refuses, or they do not agree in time.
@@ -136,7 +135,7 @@ impl Cluster {
             words.extend(keys.iter().map(String::as_str));
             tell(self.node(from), &words);
         }
-        // The new owner first: if it did not know, the slot would be nobody's for a moment.
+        // The new owner first. Otherwise the slot would have no owner for a moment.
         for port in [to, from] {
             tell(self.node(port), &["CLUSTER", "SETSLOT", &number, "NODE", &id]);
         }
@@ -145,8 +144,8 @@ impl Cluster {
         });
     }
 
-    /// Kills the master that has the key, and waits until its replica has taken over and all nodes that run
-    /// serve. Returns the port of the dead.
+    /// Kills the master that has the key, and waits until its replica has taken over and all nodes that run serve.
+    /// Returns the port of the killed master.
     ///
     /// # Panics
     /// If that takes too long.
@@ -186,7 +185,7 @@ impl Cluster {
         });
     }
 
-    /// The replicas of the masters, by their ports.
+    /// The ports of the replicas.
     pub fn replicas(&self) -> Vec<u16> {
         let is_replica = |node: &&RedisServer| node.info("replication", "role") == "slave";
         self.running().into_iter().filter(is_replica).map(RedisServer::port).collect()
@@ -198,7 +197,7 @@ impl Cluster {
         self.nodes.iter().filter(|node| node.is_running() && !left.contains(&node.port())).collect()
     }
 
-    /// Who has the slot by the word of all nodes that run; none if they differ.
+    /// The port of the master that has the slot, as all nodes that run report it; `None` if they differ.
     fn agreed(&self, slot: u16) -> Option<u16> {
         let mut owners = self.running().into_iter().map(|node| {
             let ranges = slot_ranges(node);
@@ -209,7 +208,7 @@ impl Cluster {
     }
 }
 
-/// What one node believes of some slots.
+/// A range of slots, as one node reports it.
 struct Range {
     slots: std::ops::RangeInclusive<u16>,
     owner: u16,
@@ -231,7 +230,7 @@ fn slot_ranges(node: &RedisServer) -> Vec<Range> {
     node.command(&["CLUSTER", "SLOTS"]).list().into_iter().map(range).collect()
 }
 
-/// Makes a cluster of them.
+/// Makes a cluster of these nodes.
 fn introduce(nodes: &[RedisServer]) {
     let output = Command::new("redis-cli")
         .args(["--cluster", "create"])
@@ -244,7 +243,7 @@ fn introduce(nodes: &[RedisServer]) {
     assert!(output.status.success(), "redis-cli --cluster create: {}", String::from_utf8_lossy(&words));
 }
 
-/// Whether a node serves, and knows of a replica for each slot; whether it follows, if it is a replica.
+/// Whether a node serves and knows a replica for each slot; if it is a replica, whether it follows its master.
 fn is_complete(node: &RedisServer) -> bool {
     let ranges = slot_ranges(node);
     let follows = || {

@@ -1,4 +1,4 @@
-//! `Raw`: a bare connection to a Redis server, for a test that plays a client of its own.
+//! `Raw`: a bare connection to a Redis server, for a test that acts as a client.
 
 use std::{
     io::{self, BufReader, Read, Write},
@@ -10,36 +10,36 @@ use std::{
 
 use crate::{patience::slowness, redis::reply::Reply};
 
-/// A connection that does what it is told: it may withhold reads, send half a request, or say nonsense.
+/// A connection that a test controls: it may withhold reads, send half a request, or send nonsense.
 #[derive(Debug)]
 pub struct Raw {
     stream: BufReader<TcpStream>,
 }
 
 impl Raw {
-    /// To a port of 127.0.0.1: a server's, or that of a proxy before it.
+    /// Connects to a port of 127.0.0.1: that of a server, or of a proxy in front of it.
     ///
     /// # Panics
-    /// If nobody listens there.
+    /// If no process listens there.
     #[track_caller]
     pub fn connect(port: u16) -> Self {
         Self::try_connect(port).unwrap_or_else(|error| panic!("no connection to port {port}: {error}"))
     }
 
-    /// To a port of 127.0.0.1, if somebody listens there.
+    /// Connects to a port of 127.0.0.1, if a process listens there.
     ///
     /// # Errors
-    /// If nobody does.
+    /// If no process listens there.
     pub fn try_connect(port: u16) -> io::Result<Self> {
         Self::over(TcpStream::connect((Ipv4Addr::LOCALHOST, port))?)
     }
 
-    /// To a server's socket in the file system, if somebody listens there.
+    /// Connects to a server's socket in the file system, if a process listens there.
     ///
     /// # Errors
-    /// If nobody does.
+    /// If no process listens there.
     pub(crate) fn try_connect_file(path: &Path) -> io::Result<Self> {
-        // OK because reading, writing, shutting down and time limits are the same calls for both kinds.
+        // OK because reading, writing, shutting down and timeouts are the same calls for both kinds.
         Self::over(TcpStream::from(OwnedFd::from(UnixStream::connect(path)?)))
     }
 
@@ -112,10 +112,10 @@ impl Raw {
         self.try_command(words).unwrap_or_else(|error| panic!("{words:?} got no answer: {error}"))
     }
 
-    /// Says who we are.
+    /// Logs in as this user.
     ///
     /// # Panics
-    /// If the server does not let us in.
+    /// If the server refuses the login.
     #[track_caller]
     pub fn log_in(&mut self, user: &str, password: &str) {
         let reply = self.command(&["AUTH", user, password]);

@@ -14,11 +14,11 @@ pub struct Recipe {
     pub(crate) certificates: Option<Certificates>,
     pub(crate) needs_bus: bool,
     config: String,
-    /// Lives as long as a server may be started by it.
+    /// Keeps the clock's files for as long as this recipe may start a server.
     clock: Option<Clock>,
 }
 
-/// When a server that keeps its data brings a write to the disk.
+/// When a server that keeps its data writes to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
     /// Before it is answered.
@@ -27,7 +27,7 @@ pub enum Sync {
     EverySecond,
 }
 
-/// What runs.
+/// The kind of process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
     #[default]
@@ -46,7 +46,7 @@ impl Recipe {
         Self { kind: Kind::Sentinel, ..Self::default() }
     }
 
-    /// With these arguments on the command line. They win over the file of settings.
+    /// With these arguments on the command line. They override the file of settings.
     #[must_use]
     pub fn args(mut self, args: &[&str]) -> Self {
         self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
@@ -60,8 +60,8 @@ impl Recipe {
         self
     }
 
-    /// With these lines in its file of settings. A server may rewrite that file, as one does that a sentinel
-    /// promotes, and is started again from what it wrote.
+    /// With these lines in its file of settings. A server may rewrite that file, for example when a sentinel promotes
+    /// it. The next start uses what it wrote.
     #[must_use]
     pub fn config(mut self, lines: &str) -> Self {
         self.config.push_str(lines);
@@ -69,7 +69,7 @@ impl Recipe {
         self
     }
 
-    /// Its wall clock is this one.
+    /// The server uses this wall clock.
     #[must_use]
     pub fn clock(mut self, clock: &Clock) -> Self {
         self.clock = Some(clock.clone());
@@ -92,7 +92,7 @@ impl Recipe {
         self.config(&format!("maxmemory {bytes}\nmaxmemory-policy {policy}"))
     }
 
-    /// A copy of the data of the server on this port, which may be a proxy's.
+    /// A replica of the server on this port, which may be a proxy's.
     #[must_use]
     pub fn replica_of(self, port: u16) -> Self {
         self.config(&format!("replicaof 127.0.0.1 {port}"))
@@ -106,14 +106,14 @@ impl Recipe {
         self
     }
 
-    /// The same, and it wants a certificate of each client. It shows one to its own master.
+    /// The same, and it demands a certificate of each client. It shows one to its own master.
     #[must_use]
     pub fn mutual_tls(self, certificates: &Certificates) -> Self {
         self.tls(certificates).config(&certificates.settings_of_peers())
     }
 
-    /// The server's own [`raw`](super::RedisServer::raw) and [`command`](super::RedisServer::command) log in as this user.
-    /// Which users there are is said by [`config`](Self::config): `user lock on >password ~* &* +@all`.
+    /// The server's own [`raw`](super::RedisServer::raw) and [`command`](super::RedisServer::command) log in as this
+    /// user. [`config`](Self::config) defines the users: `user lock on >password ~* &* +@all`.
     #[must_use]
     pub fn login(mut self, user: &str, password: &str) -> Self {
         self.login = Some((user.to_owned(), password.to_owned()));
@@ -137,7 +137,7 @@ impl Recipe {
         ))
     }
 
-    /// The file of settings. What the test said comes last, and so wins.
+    /// The file of settings. The lines of the test come last, so they override the others.
     pub(crate) fn settings(&self, folder: &Path, port: u16) -> String {
         let mut text = format!("bind 127.0.0.1\ndir {}\n", folder.display());
         match &self.certificates {

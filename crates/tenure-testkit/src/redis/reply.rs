@@ -13,7 +13,7 @@ pub enum Reply {
     Text(String),
     /// Several answers.
     List(Vec<Self>),
-    /// The server refused: its words.
+    /// The server refused, with this text.
     Error(String),
 }
 
@@ -21,7 +21,7 @@ impl Reply {
     /// The text.
     ///
     /// # Panics
-    /// If it is none.
+    /// If it is no text.
     #[track_caller]
     pub fn text(self) -> String {
         match self {
@@ -30,10 +30,10 @@ impl Reply {
         }
     }
 
-    /// The number, also where the server sends it as a text.
+    /// The number, even if the server sends it as a text.
     ///
     /// # Panics
-    /// If it is none.
+    /// If it is no number.
     #[track_caller]
     pub fn int(self) -> i64 {
         let number = match &self {
@@ -47,7 +47,7 @@ impl Reply {
     /// The list.
     ///
     /// # Panics
-    /// If it is none.
+    /// If it is no list.
     #[track_caller]
     pub fn list(self) -> Vec<Self> {
         match self {
@@ -81,7 +81,7 @@ impl Reply {
         panic!("there is no {name}")
     }
 
-    /// The words of a refusal.
+    /// The text of a refusal.
     pub fn error(&self) -> Option<&str> {
         if let Self::Error(text) = self { Some(text) } else { None }
     }

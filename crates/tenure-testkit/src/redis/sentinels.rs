@@ -20,7 +20,7 @@ pub struct SentinelRecipe {
 
 /// A master, its replicas, and three sentinels that watch them. They die with the test.
 ///
-/// The sentinels look more often than by default (`SENTINEL DEBUG`), so that nobody waits for their rounds.
+/// The sentinels poll more often than by default (`SENTINEL DEBUG`), so that no test waits for their rounds.
 #[derive(Debug)]
 pub struct Sentinels {
     sentinels: Vec<RedisServer>,
@@ -29,7 +29,7 @@ pub struct Sentinels {
 }
 
 impl SentinelRecipe {
-    /// Two replicas; a server is down after 3 s without an answer; a failover may take 60 s.
+    /// Two replicas; a server counts as down after 3 s without an answer; a failover may take 60 s.
     pub fn new() -> Self {
         Self {
             server: Recipe::new(),
@@ -54,23 +54,23 @@ impl SentinelRecipe {
         self
     }
 
-    /// `down-after-milliseconds`. On a busy machine, less than 3 s gives failovers that nobody asked for.
+    /// `down-after-milliseconds`. On a busy machine, less than 3 s causes failovers that no test asked for.
     #[must_use]
     pub fn down_after(mut self, after: Duration) -> Self {
         self.down_after = after;
         self
     }
 
-    /// `failover-timeout`. A failover of the sentinels' own comes at most every two of them.
+    /// `failover-timeout`. The sentinels start a failover by themselves at most once in two such times.
     #[must_use]
     pub fn failover_timeout(mut self, timeout: Duration) -> Self {
         self.failover_timeout = timeout;
         self
     }
 
-    /// Each replica follows the master through a [`link`](Sentinels::link), which a test can cut. After a
-    /// failover they follow the new master directly, as sentinels know nothing of our links; they also lead
-    /// a replica past its link if nothing has happened for one `failover-timeout`.
+    /// Each replica follows the master through a [`link`](Sentinels::link), which a test can cut. After a failover
+    /// the replicas follow the new master directly, because sentinels do not know the links. Sentinels also point
+    /// a replica directly at the master if nothing has happened for one `failover-timeout`.
     #[must_use]
     pub fn proxied(mut self) -> Self {
         self.is_proxied = true;
@@ -160,14 +160,14 @@ impl Sentinels {
     /// The server on this port.
     ///
     /// # Panics
-    /// If it is none of ours.
+    /// If it is not the master or a replica here.
     #[track_caller]
     pub fn server(&self, port: u16) -> &RedisServer {
         let server = self.servers.iter().find(|server| server.port() == port);
         server.unwrap_or_else(|| panic!("no server of ours on port {port}"))
     }
 
-    /// Between the first master and its replica of this number, from 0.
+    /// The proxy between the first master and its replica of this number, from 0.
     ///
     /// # Panics
     /// If the recipe is not [`proxied`](SentinelRecipe::proxied).
@@ -175,7 +175,7 @@ impl Sentinels {
         self.links.get(replica).expect("a recipe with links, and so many replicas")
     }
 
-    /// All of them.
+    /// All links.
     pub fn links(&self) -> &[Proxy] {
         &self.links
     }
@@ -196,8 +196,8 @@ impl Sentinels {
         self.server(self.master_port())
     }
 
-    /// Has another server promoted, without asking the master, and waits until all sentinels that run agree
-    /// on it. Returns its port. The old master may believe for a moment longer that it is one.
+    /// Has another server promoted, without asking the master, and waits until all sentinels that run agree on it.
+    /// Returns its port. The old master may act as a master for a moment longer.
     ///
     /// # Panics
     /// If there is no replica to promote, or it takes too long.
@@ -210,8 +210,8 @@ impl Sentinels {
         self.await_master_after(before)
     }
 
-    /// Waits until all sentinels that run agree on a master other than this one, and it knows. Returns its
-    /// port.
+    /// Waits until all sentinels that run agree on a master other than this one, and that server reports the role.
+    /// Returns its port.
     ///
     /// # Panics
     /// If they do not in time.
@@ -223,7 +223,7 @@ impl Sentinels {
         })
     }
 
-    /// The master by the word of all sentinels that run; none if they differ.
+    /// The port of the master, as all sentinels that run report it; `None` if they differ.
     fn agreed(&self) -> Option<u16> {
         let running = self.sentinels.iter().filter(|sentinel| sentinel.is_running());
         let mut ports = running.map(|sentinel| named_by(sentinel).ok().flatten());

@@ -24,7 +24,7 @@ pub struct RedisServer {
     recipe: Recipe,
     port: u16,
     daemon: Daemon,
-    // Last, as the process must be gone before its folder goes.
+    // Last: the process must end before its folder is deleted.
     folder: TempDir,
 }
 
@@ -39,7 +39,7 @@ impl Recipe {
 }
 
 impl RedisServer {
-    /// With defaults.
+    /// Starts a server with defaults.
     pub fn start() -> Self {
         Recipe::new().start()
     }
@@ -59,7 +59,7 @@ impl RedisServer {
         Self { recipe, port, daemon: Daemon::default(), folder }
     }
 
-    /// Starts the process and waits until it answers; if it ends before that, its last words.
+    /// Starts the process and waits until it answers. If it ends before that, the error is the end of its log.
     fn launch(&self) -> Result<(), String> {
         self.daemon.launch(self.folder.path(), |log| self.command_line(log), |log| self.answers(log))
     }
@@ -76,11 +76,11 @@ impl RedisServer {
         command
     }
 
-    /// Whether it serves. Its log is asked first: on our port, somebody else may answer who was faster.
+    /// Whether it serves. Its log is read first: on its port, another process may answer that was faster.
     fn answers(&self, log: &Path) -> bool {
         let is_ours = fs::read_to_string(log).is_ok_and(|log| log.contains(self.recipe.ready()));
         let ping = || self.connect()?.try_command(&["PING"]);
-        // A server that wants to know who we are first serves; one that loads its data does not yet.
+        // A server that demands a login serves; one that loads its data does not yet.
         is_ours && ping().is_ok_and(|reply| reply.error().is_none_or(|error| error.starts_with("NO")))
     }
 
@@ -92,7 +92,7 @@ impl RedisServer {
         }
     }
 
-    /// Where it listens, at 127.0.0.1.
+    /// The port on which it listens, at 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -113,7 +113,7 @@ impl RedisServer {
         self.folder.path()
     }
 
-    /// Its process.
+    /// The id of its process.
     ///
     /// # Panics
     /// If it was killed.
@@ -126,10 +126,10 @@ impl RedisServer {
         self.daemon.is_running()
     }
 
-    /// A connection of a client that knows nothing of us, logged in if the recipe says so.
+    /// A bare connection to it, logged in if the recipe says so.
     ///
     /// # Panics
-    /// If the server does not take it.
+    /// If the server does not accept it.
     pub fn raw(&self) -> Raw {
         let mut raw = self.connect().unwrap_or_else(|error| panic!("port {}: {error}", self.port));
         if let Some((user, password)) = &self.recipe.login {
@@ -138,7 +138,7 @@ impl RedisServer {
         raw
     }
 
-    /// One request over a connection of its own.
+    /// Sends one request over a new connection.
     ///
     /// # Panics
     /// If the server does not answer.
@@ -147,7 +147,7 @@ impl RedisServer {
         self.raw().command(words)
     }
 
-    /// A field of `INFO`. Asked again where a change of role has ended the connection meanwhile.
+    /// A field of `INFO`. Asks again if a change of role has ended the connection.
     ///
     /// # Panics
     /// If there is none.
@@ -159,13 +159,13 @@ impl RedisServer {
         line.unwrap_or_else(|| panic!("INFO {section} has no {field}")).to_owned()
     }
 
-    /// Ends it as a crash does, and waits until it is gone. It may be stopped, or dead already.
+    /// Kills it as a crash does, and waits until it has ended. It may be stopped, or have ended already.
     pub fn kill(&self) {
         self.daemon.kill();
     }
 
-    /// Starts it again after a [`kill`](Self::kill): the same port, folder and recipe. Without persistence
-    /// its data are gone.
+    /// Starts it again after a [`kill`](Self::kill): the same port, folder and recipe. Without persistence its data
+    /// are lost.
     ///
     /// # Panics
     /// If it runs, or does not answer in time.
@@ -173,7 +173,7 @@ impl RedisServer {
         self.daemon.insist(|| self.launch());
     }
 
-    /// It does nothing any more, and its connections stay open. Returns when it does nothing.
+    /// Suspends it: the process does nothing, and its connections stay open. Returns when it has stopped.
     ///
     /// # Panics
     /// If it was killed.
@@ -181,7 +181,7 @@ impl RedisServer {
         self.daemon.stop();
     }
 
-    /// It goes on after a [`stop`](Self::stop).
+    /// Continues it after a [`stop`](Self::stop).
     ///
     /// # Panics
     /// If it was killed.
@@ -189,8 +189,9 @@ impl RedisServer {
         self.daemon.resume();
     }
 
-    /// Writes the record of a server that has waited already for what it may have forgotten, under this key and with these
-    /// settings: only where nobody was granted anything at its address, as at its first start.
+    /// Writes the record of a server that has waited already for leases that it may have forgotten, under this key
+    /// and with these settings. Use it only where no client was granted anything at this address, as at the first
+    /// start.
     ///
     /// # Panics
     /// If it has such a record, or does not answer.
@@ -219,7 +220,7 @@ impl Recipe {
         }
     }
 
-    /// What the log says when the port is ours.
+    /// What is in the log once the server has its port.
     fn ready(&self) -> &'static str {
         match self.kind {
             Kind::Server => "eady to accept connections",
@@ -229,5 +230,5 @@ impl Recipe {
 }
 
 const SETTINGS: &str = "settings.conf";
-/// Ports that may be taken in a row between our look and the server's start.
+/// How often to try: another process may take the port between the check and the server's start.
 const TRIES: usize = 10;

@@ -1,4 +1,4 @@
-//! The classes of the server, read once for this machine: a start from an archive of them costs a third less of the processor.
+//! An archive of the server's classes, made once for this machine: with it a start takes a third less processor time.
 
 use std::{
     env,
@@ -9,10 +9,12 @@ use std::{
 
 pub(super) const JAR: &str = "/usr/share/java/zookeeper.jar";
 
-/// What a server is started with to read them from the archive, which is made if there is none. It stays in the machine's folder
-/// for temporary files, for the next test. A Java that cannot use it reads the classes themselves.
+/// The option by which a server reads the classes from the archive, which is made if there is none. The archive stays
+/// in the machine's folder for temporary files, so that the next test can use it. A Java that cannot use it reads the
+/// classes themselves.
 ///
-/// `record` starts a server with the option that it is given, and has it end in order: then it writes down what it has read.
+/// `record` starts a server with the option that it is given, and makes it end in order: the server then writes the
+/// archive.
 pub(super) fn from_archive(record: impl FnOnce(&str)) -> String {
     let place = place();
     if !place.exists() {
@@ -21,7 +23,7 @@ pub(super) fn from_archive(record: impl FnOnce(&str)) -> String {
         if !place.exists() {
             let making = place.with_extension("making");
             record(&format!("-XX:ArchiveClassesAtExit={}", making.display()));
-            // One that makes none is not asked again and again.
+            // If no archive was made, an empty file prevents further tries.
             File::options().create(true).append(true).open(&making).expect("a file in the temporary folder");
             fs::rename(&making, &place).expect("our own file");
         }
@@ -29,7 +31,7 @@ pub(super) fn from_archive(record: impl FnOnce(&str)) -> String {
     format!("-XX:SharedArchiveFile={}", place.display())
 }
 
-/// An archive is of one Java and one jar.
+/// An archive is valid for one Java and one jar.
 fn place() -> PathBuf {
     let java = fs::canonicalize("/usr/bin/java").unwrap_or_default();
     let [java, jar] = [&java, Path::new(JAR)].map(changed);
@@ -42,5 +44,5 @@ fn changed(file: &Path) -> u64 {
     at.ok().and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok()).map_or(0, |since| since.as_secs())
 }
 
-/// Changes with how servers are started, so that an older archive is not taken.
+/// Change it when servers are started in another way, so that no older archive is used.
 const FORM: &str = "1";

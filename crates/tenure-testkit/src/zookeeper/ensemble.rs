@@ -14,12 +14,12 @@ use crate::{
 #[derive(Debug)]
 pub struct Ensemble {
     members: Vec<ZooKeeperServer>,
-    /// How a member reaches another one as its leader, if tests may cut that.
+    /// The proxy through which a member follows another one as its leader, if tests may cut that.
     links: HashMap<(usize, usize), Proxy>,
 }
 
 impl Ensemble {
-    /// So many members with a leader.
+    /// Starts so many members, and waits until they have a leader.
     ///
     /// # Panics
     /// If they do not agree on one in time.
@@ -27,7 +27,7 @@ impl Ensemble {
         Self::make(count, false)
     }
 
-    /// The same, each following its leader through a proxy of its own: see [`link`](Self::link).
+    /// The same, but each member follows its leader through a separate proxy: see [`link`](Self::link).
     ///
     /// # Panics
     /// If they do not agree on a leader in time.
@@ -44,7 +44,8 @@ impl Ensemble {
         ensemble
     }
 
-    /// The members, or the last words of one that found a port of its own taken.
+    /// Starts the members. The error is the end of the log of one that did not start, for example because its port
+    /// was taken.
     fn launch(count: usize, with_links: bool) -> Result<Self, String> {
         let members: Vec<_> = (0..count).map(|id| ZooKeeperServer::member(id + 1)).collect();
         let doors: Vec<[u16; 2]> = members.iter().map(|_| [ports::free(false), ports::free(false)]).collect();
@@ -71,7 +72,7 @@ impl Ensemble {
         &self.members[index]
     }
 
-    /// The way on which a member follows another one while that is its leader.
+    /// The proxy through which a member follows another one while that is its leader.
     ///
     /// # Panics
     /// If the ensemble was started without proxies.
@@ -108,7 +109,7 @@ impl Ensemble {
     }
 }
 
-/// Ports that may be taken in a row between our look and a member's start.
+/// How often to try: another process may take a port between the check and a member's start.
 const TRIES: usize = 5;
 /// How long an election may take.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -31,12 +31,12 @@ pub struct ZooKeeperServer {
     class: &'static str,
     is_durable: bool,
     daemon: Daemon,
-    // Last, as the process must be gone before its folder goes.
+    // Last: the process must end before its folder is deleted.
     folder: TempDir,
 }
 
 impl ZooKeeperServer {
-    /// One server, with sessions of 1 to 60 s.
+    /// Starts a server with sessions of 1 to 60 s.
     pub fn start() -> Self {
         Self::with("")
     }
@@ -49,7 +49,7 @@ impl ZooKeeperServer {
         Self::reading(&classes::from_archive(Self::read_once), settings, false)
     }
 
-    /// One that answers when what is written is on the disk, as it is by default outside of tests.
+    /// A server that answers a write when it is on the disk, as it is by default outside of tests.
     ///
     /// # Panics
     /// If it does not start.
@@ -57,7 +57,7 @@ impl ZooKeeperServer {
         Self::reading(&classes::from_archive(Self::read_once), "", true)
     }
 
-    /// One that speaks TLS on another port, to clients whose certificate its authority signed.
+    /// A server that speaks TLS on another port, with clients whose certificate its authority signed.
     ///
     /// # Panics
     /// If it does not start.
@@ -67,13 +67,13 @@ impl ZooKeeperServer {
             server.tls = Some((ports::free(false), certificates.clone()));
             server.add("");
             server.launch()?;
-            // The first handshake of a Java machine takes longer on a busy host than a client waits.
+            // The first handshake of a Java VM takes longer on a busy host than a client waits.
             certificates.shake_hands(server.tls.as_ref().map_or(0, |(port, _)| *port));
             Ok(server)
         })
     }
 
-    /// One in whose JAAS file this user has this password.
+    /// A server in whose JAAS file this user has this password.
     ///
     /// # Panics
     /// If it does not start.
@@ -86,7 +86,7 @@ impl ZooKeeperServer {
         })
     }
 
-    /// One that gets at its classes in this way, as an option of Java's.
+    /// A server that gets this option of Java's for its classes.
     fn reading(classes: &str, settings: &str, is_durable: bool) -> Self {
         started("ZooKeeper", TRIES, || {
             let server = Self::prepare(ALONE, settings, is_durable);
@@ -94,7 +94,7 @@ impl ZooKeeperServer {
         })
     }
 
-    /// One that ends in order.
+    /// Starts a server with this option, and makes it end in order.
     fn read_once(classes: &str) {
         let server = Self::reading(classes, "", false);
         server.daemon.signal(Signal::SIGTERM);
@@ -102,9 +102,9 @@ impl ZooKeeperServer {
         eventually("a server that is asked to end does", PATIENCE, has_ended);
     }
 
-    /// Everything but the process.
+    /// Prepares everything but the process.
     fn prepare(class: &'static str, settings: &str, is_durable: bool) -> Self {
-        // Where nothing reaches a disk, durable says nothing.
+        // A durable server needs a disk: in memory, nothing reaches one.
         let place = if is_durable { folder::temporary } else { folder::of_server };
         let (port, daemon, folder) = (ports::free(false), Daemon::default(), place("tenure-zookeeper-"));
         let server = Self { port, tls: None, class, is_durable, daemon, folder };
@@ -149,15 +149,15 @@ impl ZooKeeperServer {
         )
     }
 
-    /// Starts the process and waits until it listens; if it ends before that, its last words. A member may have to wait for
-    /// the others before it serves.
+    /// Starts the process and waits until it listens. If it ends before that, the error is the end of its log. A
+    /// member may have to wait for the others before it serves.
     pub(super) fn launch(&self) -> Result<(), String> {
         self.launch_reading(&classes::from_archive(Self::read_once))
     }
 
     fn launch_reading(&self, classes: &str) -> Result<(), String> {
         let serves = |_: &Path| match self.class {
-            // Only ours knows our folder: somebody else may have been faster on the port.
+            // Only this server answers with its folder: another process may have been faster on the port.
             ALONE => words::ask(self.port, "conf", words::HUNG)
                 .is_ok_and(|conf| conf.contains(&self.data().display().to_string())),
             _ => words::ask(self.port, "ruok", words::HUNG).is_ok(),
@@ -165,14 +165,14 @@ impl ZooKeeperServer {
         self.daemon.launch(self.folder.path(), |_| self.command_line(classes), serves)
     }
 
-    /// A small Java: many of them run at once on few processors.
+    /// A small Java VM: many of them run at the same time on few processors.
     fn command_line(&self, classes: &str) -> Command {
         let (mut command, jaas) = (Command::new("java"), self.path(JAAS));
-        // First what the archive was made with.
+        // First the jar with which the archive was made.
         let jars = classes::JAR.to_owned() + if self.tls.is_some() { NETTY } else { "" };
         command
             .args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", classes])
-            // A process that is killed loses nothing by that; only a machine would.
+            // A process that is killed loses nothing without a sync; only a machine that crashes would.
             .args((!self.is_durable).then_some("-Dzookeeper.forceSync=no"))
             .args(jaas.exists().then(|| format!("-Djava.security.auth.login.config={}", jaas.display())))
             .args(["-cp", &jars, self.class])
@@ -181,7 +181,7 @@ impl ZooKeeperServer {
         command
     }
 
-    /// Where it listens, at 127.0.0.1.
+    /// The port on which it listens, at 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -207,7 +207,7 @@ impl ZooKeeperServer {
         plain.replacen("zookeeper://", "zookeepers://", 1)
     }
 
-    /// The part that it plays: `standalone`, `leader` or `follower`. `None` while it does not serve.
+    /// Its role: `standalone`, `leader` or `follower`. `None` while it does not serve.
     pub fn mode(&self) -> Option<String> {
         words::mode(self.port)
     }
@@ -221,7 +221,7 @@ impl ZooKeeperServer {
             .unwrap_or_else(|error| panic!("port {}: {error}", self.port))
     }
 
-    /// Its process.
+    /// The id of its process.
     ///
     /// # Panics
     /// If it was killed.
@@ -229,7 +229,7 @@ impl ZooKeeperServer {
         self.daemon.pid()
     }
 
-    /// Ends it as a crash does, and waits until it is gone. It may be stopped, or dead already.
+    /// Kills it as a crash does, and waits until it has ended. It may be stopped, or have ended already.
     pub fn kill(&self) {
         self.daemon.kill();
     }
@@ -242,7 +242,7 @@ impl ZooKeeperServer {
         self.daemon.insist(|| self.launch());
     }
 
-    /// It does nothing any more, and its connections stay open. Returns when it does nothing.
+    /// Suspends it: the process does nothing, and its connections stay open. Returns when it has stopped.
     ///
     /// # Panics
     /// If it was killed.
@@ -250,7 +250,7 @@ impl ZooKeeperServer {
         self.daemon.stop();
     }
 
-    /// It goes on after a [`stop`](Self::stop).
+    /// Continues it after a [`stop`](Self::stop).
     ///
     /// # Panics
     /// If it was killed.
@@ -288,7 +288,7 @@ const KEYS: &str = "keys.pem";
 /// What TLS needs and the manifest of [`classes::JAR`] leaves out.
 const NETTY: &str = ":/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar\
                      :/usr/share/java/netty-transport-native-unix-common.jar";
-/// Ports that may be taken in a row between our look and the server's start.
+/// How often to try: another process may take the port between the check and the server's start.
 const TRIES: usize = 5;
-/// How long one that is asked to end may take.
+/// How long a server may take to end in order.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! The four-letter words by which a ZooKeeper server tells about itself.
+//! The four-letter words by which a ZooKeeper server reports its state.
 
 use std::{
     io::{self, Read, Write},
@@ -16,12 +16,12 @@ pub(crate) fn ask(port: u16, word: &str, patience: Duration) -> io::Result<Strin
     Ok(answer)
 }
 
-/// The part that it plays: `standalone`, `leader` or `follower`. `None` while it does not serve.
+/// The role of the server: `standalone`, `leader` or `follower`. `None` while it does not serve.
 pub(crate) fn mode(port: u16) -> Option<String> {
     let answer = ask(port, "srvr", HUNG).ok()?;
     let line = answer.lines().find_map(|line| line.strip_prefix("Mode: "));
     line.map(|mode| mode.trim().to_owned())
 }
 
-/// A server that is stopped says nothing at all.
+/// How long to wait for an answer: a server that is stopped never answers.
 pub(crate) const HUNG: Duration = Duration::from_millis(500);
