@@ -10,13 +10,13 @@ use crate::{
 /// The word that makes the program a client.
 pub const CLIENT: &str = "__client";
 
-/// The variable in which a client finds where locks are kept: an argument would show a password to everybody.
+/// The variable in which a client finds where locks are kept: an argument would show a password to every user.
 pub(crate) const URL: &str = "TENURE_HAZARDS_URL";
 
 /// The word that makes the program the work of a script.
 pub const WORK: &str = "__work";
 
-/// Works for so many ms, and says so.
+/// Works for so many ms, and reports it.
 pub fn work(args: &[String]) -> ExitCode {
     let Some(work) = args.first().and_then(|ms| ms.parse().ok()).map(Duration::from_millis) else {
         return ExitCode::FAILURE;
@@ -28,7 +28,7 @@ pub fn work(args: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Plays a client: scheme, name, lock, ttl in ms. Returns when it is told nothing more.
+/// Plays a client: scheme, name, lock, ttl in ms. Returns when no more orders come.
 pub fn run(args: &[String]) -> ExitCode {
     match played(args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -94,7 +94,7 @@ impl Client {
                 let is_taken = scheme.add(self)?;
                 send(Message::Added(is_taken));
             }
-            // It stood in no gap: the scheme has none.
+            // It was in no gap: the scheme has none.
             Order::GoOn => {}
         }
         Ok(())

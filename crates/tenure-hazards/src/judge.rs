@@ -1,39 +1,39 @@
-//! Who was hurt: a pure function of what the referee wrote down.
+//! Which harm was done: a pure function of the referee's record.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use crate::record::{Event, What};
 
-/// When somebody is hurt. What a scene looks for.
+/// The kinds of harm that a scene checks for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
-    /// Two clients work at once.
+    /// Two clients work at the same time.
     OneAtATime,
-    /// The resource takes a write of a client that had the lock before the one that has written since.
+    /// The resource takes a write of a client that had the lock before the client that has written since.
     NoLateWrite,
     /// The number at the end is not the number of additions that were taken.
     NoLostUpdate,
-    /// For so many ttls somebody waits while nobody is inside.
+    /// For so many ttls a client waits while no client is inside.
     Served {
         /// How many.
         ttls: f64,
     },
-    /// A client is overtaken by more than so many that came after it.
+    /// More than so many clients that came after a client acquire before it.
     InTurn {
         /// How many.
         overtaken: usize,
     },
-    /// A server is asked more often than this for one entry, in the mean.
+    /// On average, a server receives more requests than this for one entry.
     Requests {
         /// How often.
         each: u64,
     },
 }
 
-/// Somebody was hurt.
+/// Harm was done.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Harm {
-    /// In one sentence: who, when, how.
+    /// In one sentence: which client, when, how.
     pub what: String,
     /// In two or three words.
     pub label: &'static str,
@@ -51,7 +51,7 @@ pub(crate) struct Span {
     pub(crate) until: Duration,
 }
 
-/// What these events break of these rules, the first of each.
+/// The first violation of each of these rules in these events.
 pub(crate) fn judge(rules: &[Rule], events: &[Event], ttl: Duration) -> Vec<Harm> {
     rules.iter().filter_map(|rule| broken(*rule, events, ttl)).collect()
 }
@@ -67,7 +67,7 @@ fn broken(rule: Rule, events: &[Event], ttl: Duration) -> Option<Harm> {
     }
 }
 
-/// When clients were inside, as they believed: from entering until they left, heard of the loss, or died.
+/// When clients treated the lock as held: from entering until they left, abandoned it, noticed the loss, or died.
 pub(crate) fn inside(events: &[Event]) -> Vec<Span> {
     spans(
         events,
@@ -112,7 +112,7 @@ fn spans(events: &[Event], opens: impl Fn(&What) -> bool, closes: impl Fn(&What)
     done
 }
 
-/// Times inside without those in which the client was stopped: it did nothing then.
+/// Times inside, without those in which the client was stopped and did nothing.
 fn working(events: &[Event]) -> Vec<Span> {
     let stops = stopped(events);
     let mut pieces = inside(events);
@@ -152,7 +152,7 @@ fn overlaps(events: &[Event]) -> Vec<Harm> {
     harms
 }
 
-/// Who had entered when, at its writes.
+/// Compares, at each write that was taken, when the writing clients had entered.
 fn late_write(events: &[Event]) -> Option<Harm> {
     let mut entered: BTreeMap<&str, Duration> = BTreeMap::new();
     let mut last: Option<(&str, Duration)> = None;
@@ -198,7 +198,7 @@ fn lost_update(events: &[Event]) -> Option<Harm> {
     })
 }
 
-/// The longest time in which somebody waited and nobody was inside.
+/// The longest time in which a client waited and no client was inside.
 fn unserved(events: &[Event], limit: Duration) -> Option<Harm> {
     let (waiting, inside) = (waiting(events), inside(events));
     let mut instants: Vec<Duration> =
@@ -232,7 +232,7 @@ fn unserved(events: &[Event], limit: Duration) -> Option<Harm> {
     Some(Harm { what, label: "waits indefinitely", from, until })
 }
 
-/// Only who came clearly later counts: requests of two processes may cross on their way.
+/// Only a client that came clearly later counts: requests of two processes may cross on their way.
 fn out_of_turn(events: &[Event], limit: usize, clearly: Duration) -> Option<Harm> {
     let waits = waiting(events);
     let overtakers = |span: &Span| {

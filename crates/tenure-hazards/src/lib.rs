@@ -1,9 +1,8 @@
 //! Ways to get a distributed lock wrong, played on real servers; then the same schedule with Tenure.
 //!
-//! A *scene* is one way. It is played twice, with the usual recipe and with Tenure; each time is a
-//! [`Half`]. Clients are processes of their own ([`client`]). What is protected is a *resource* of the
-//! referee, which knows neither scheme: it writes down who was inside when and what the resource took, and
-//! `judge` says who was hurt.
+//! A *scene* is one way. It is played twice, with the usual recipe and with Tenure; each time is a [`Half`]. Clients are
+//! separate processes ([`client`]). What is protected is a *resource* of the referee, which knows neither scheme. It records
+//! which client was inside at which time and what the resource took, and `judge` reports the harm.
 
 #![allow(clippy::disallowed_methods, reason = "real servers and processes live in real time")]
 

@@ -30,16 +30,16 @@ struct Args {
     /// Write the pictures into this folder, as SVG.
     #[arg(long, value_name = "FOLDER")]
     pictures: Option<PathBuf>,
-    /// Compare the pictures with those in this folder: they must tell the same, but for times.
+    /// Compare the pictures with those in this folder: they must show the same, except for times.
     #[arg(long, value_name = "FOLDER")]
     compare: Option<PathBuf>,
-    /// A Redis server that may be written to, for the scenes that need no more; the others start servers of their own.
+    /// A Redis server that may be written to, for the scenes that need no more; the others start their own servers.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     /// Do not ask before something is written to the server of --url.
     #[arg(long)]
     yes: bool,
-    /// How many scenes are played at once.
+    /// How many scenes are played at the same time.
     #[arg(long, default_value_t = 4, value_name = "N")]
     jobs: usize,
 }
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(refusal) => {
-            // OK to ignore because there is nobody left to tell.
+            // OK to ignore because there is no other place to report to.
             let _ = refusal.print();
             return ExitCode::from(if refusal.use_stderr() { USAGE } else { 0 });
         }
@@ -133,7 +133,7 @@ fn in_table(shown: &[Report], term: &Term, table: fn(&[Report], u16, bool) -> St
     table(shown, columns, term.is_term() && !is_plain)
 }
 
-/// Asks before anything is written to a server that is not our own.
+/// Asks before anything is written to a server that this program did not start.
 fn agreed(args: &Args, url: &str) -> Result<(), String> {
     if !["redis://", "rediss://"].iter().any(|scheme| url.starts_with(scheme)) {
         return Err("--url: only a Redis server can be given, as redis://HOST:PORT/".into());
@@ -153,7 +153,7 @@ fn agreed(args: &Args, url: &str) -> Result<(), String> {
     if answer.trim().eq_ignore_ascii_case("y") { Ok(()) } else { Err("nothing was written".into()) }
 }
 
-/// A server that is new to Tenure grants nothing for up to 10 s, once in its life: before the scenes, not in them.
+/// A server that is new to Tenure grants nothing for up to 10 s, once in its life. This wait comes before the scenes.
 fn waited(url: &str) -> Result<(), String> {
     let told = |words: String| format!("--url: {words}");
     let locks = tenure::blocking::connect(url).map_err(|error| told(error.to_string()))?;

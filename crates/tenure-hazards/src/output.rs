@@ -24,7 +24,7 @@ pub fn json(reports: &[Report]) -> String {
     serde_json::to_string_pretty(&rows.collect::<Vec<_>>()).expect("BUG: words are JSON")
 }
 
-/// The table while they are played: one line for each, with both verdicts.
+/// The table during the run: one line for each scene, with both verdicts.
 pub fn short(reports: &[Report], columns: u16, has_colour: bool) -> String {
     let mut table = table(columns);
     for Report { scene, naive, tenure } in reports {
@@ -33,7 +33,7 @@ pub fn short(reports: &[Report], columns: u16, has_colour: bool) -> String {
     }
     let text = table.to_string();
     let text = if has_colour { coloured(&text) } else { text };
-    // The word ends with a colon only so that it can be told from a word of a title.
+    // The word ends with a colon only to distinguish it from a word of a title.
     VERDICTS.iter().fold(text, |text, verdict| text.replace(&format!("{}:", verdict.word()), verdict.word()))
 }
 
@@ -44,7 +44,7 @@ fn table(columns: u16) -> Table {
     table
 }
 
-/// The table when all are over: by number, with what happened, in so many columns of the terminal.
+/// The table when all scenes have ended: by number, with what happened, in so many columns of the terminal.
 pub fn full(reports: &[Report], columns: u16, has_colour: bool) -> String {
     let mut table = table(columns);
     for Report { scene, naive, tenure } in reports {

@@ -44,7 +44,7 @@ pub fn of(reports: &[Report]) -> Result<String, askama::Error> {
     Page { ttl: ttl(reports), scenes: reports.iter().map(Scene::of).collect() }.render()
 }
 
-/// `1 s`, or `1 s or 2 s` if the machine became busy meanwhile.
+/// `1 s`, or `1 s or 2 s` if the machine became busy during the run.
 fn ttl(reports: &[Report]) -> String {
     let halves = reports.iter().flat_map(|report| [&report.naive, &report.tenure]);
     let ttls: BTreeSet<Duration> = halves.filter_map(|half| Some(half.played.as_ref()?.ttl)).collect();

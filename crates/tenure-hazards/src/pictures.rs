@@ -1,4 +1,4 @@
-//! The picture of each half, from what the referee wrote down: as a file, and whether it tells what that of another run tells.
+//! The picture of each half, from the referee's record: as a file, and compared with that of another run.
 
 use std::{fs, io, path::Path, time::Duration};
 
@@ -21,7 +21,7 @@ pub fn write(folder: &Path, reports: &[Report]) -> io::Result<()> {
     reports.iter().flat_map(files).try_for_each(|(file, text)| fs::write(folder.join(file), text))
 }
 
-/// What the pictures in a folder tell that these do not, and the other way round, but for times: one line each.
+/// What the pictures in a folder show and these do not, and the reverse, except for times: one line each.
 pub fn compare(folder: &Path, reports: &[Report]) -> Vec<String> {
     let mut lines = Vec::new();
     for (file, text) in reports.iter().flat_map(files) {
@@ -55,7 +55,7 @@ pub(crate) fn picture(scene: &Scene, half: Half, played: &Played) -> Picture {
         lane.marks = marks(&lane.name, played);
     }
     if lanes.len() > FEW {
-        // Grants and releases are seen from the bars.
+        // The bars show grants and releases already.
         lanes
             .iter_mut()
             .for_each(|lane| lane.marks.retain(|mark| ![ACQUIRES, RELEASES].contains(&mark.label.as_str())));
@@ -75,7 +75,7 @@ pub(crate) fn picture(scene: &Scene, half: Half, played: &Played) -> Picture {
     }
 }
 
-/// What a picture is called: `01-naive`.
+/// The name of a picture: `01-naive`.
 fn id(scene: &Scene, half: Half) -> String {
     let word = match half {
         Half::Naive => "naive",
@@ -110,7 +110,7 @@ fn bars(lane: &str, events: &[Event]) -> Vec<Bar> {
     client.chain(held(lane, events)).collect()
 }
 
-/// Who has the lock by the words of a store.
+/// Which client has the lock, as a store reports it.
 fn held(lane: &str, events: &[Event]) -> Vec<Bar> {
     let words: Vec<(Duration, Option<&str>)> = events
         .iter()
@@ -147,7 +147,7 @@ fn mark(event: &Event, played: &Played) -> Option<(Sign, String)> {
     };
     Some(match &event.what {
         What::Enters => (Sign::Note, ACQUIRES.to_owned()),
-        // Who has lost the lock has nothing to leave.
+        // A client that has lost the lock has nothing to leave.
         What::Leaves if !was_inside(event, played) => return None,
         What::Leaves => (Sign::Note, RELEASES.to_owned()),
         What::Abandons => (Sign::Fault, "loses its worker, which does not release".to_owned()),

@@ -22,7 +22,7 @@ use crate::{
     record::{Kind, Referee, What},
 };
 
-/// A client of its own process. It ends with the scene.
+/// A client in its own process. It ends with the scene.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
@@ -33,7 +33,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts it; returns at once.
+    /// Starts it; returns immediately.
     ///
     /// # Panics
     /// If the program cannot be started.
@@ -56,7 +56,7 @@ impl Process {
                 record(&log, &lane, &line, &tell);
             }
             let last = BufReader::new(errors).lines().map_while(Result::ok).last();
-            // OK to ignore because a scene that is over listens no more.
+            // OK to ignore because a scene that has ended receives no more messages.
             let _ = tell.send(Message::Fails(last.unwrap_or_else(|| "it has ended".into())));
         });
         Self { name: name.to_owned(), child, input, messages, referee }
@@ -72,13 +72,13 @@ impl Process {
         self.asks_and_stops_if(false);
     }
 
-    /// It asks for the lock, and stops in the gap of its scheme if it is told to and there is one.
+    /// It asks for the lock. If `pauses`, it stops in the gap of its scheme, if the scheme has one.
     pub(crate) fn asks_and_stops_if(&mut self, pauses: bool) {
         self.referee.note(&self.name, What::Asks);
         self.order(&Order::Lock { pauses });
     }
 
-    /// Waits until it is in, or stands in a gap. Whether it is in.
+    /// Waits until it has the lock or stops in a gap. Returns whether it has the lock.
     pub(crate) fn is_in_or_stands(&mut self) -> bool {
         self.awaits("is in, or stands in a gap", is_in_or_stands)
     }
@@ -88,12 +88,12 @@ impl Process {
         self.awaits_within(time, is_in_or_stands)
     }
 
-    /// Waits until it is in.
+    /// Waits until it has the lock.
     pub(crate) fn is_in(&mut self) {
         self.awaits("is in", is_in);
     }
 
-    /// Whether it is in within this time.
+    /// Whether it has the lock within this time.
     pub(crate) fn is_in_within(&mut self, time: Duration) -> bool {
         self.awaits_within(time, is_in).is_some()
     }
@@ -104,13 +104,14 @@ impl Process {
         self.is_in();
     }
 
-    /// It gives the lock back, without a stop.
+    /// It releases the lock, without a stop.
     pub(crate) fn leaves(&mut self) {
         self.order(&Order::Unlock { pauses: false });
         self.has_left();
     }
 
-    /// It gives the lock back, and stops in the gap of its scheme if it is told to and there is one. Whether it is done.
+    /// It releases the lock. If `pauses`, it stops in the gap of its scheme, if the scheme has one. Returns whether it is
+    /// done.
     pub(crate) fn leaves_and_stops_if(&mut self, pauses: bool) -> bool {
         self.order(&Order::Unlock { pauses });
         self.awaits("has left, or stands in a gap", |message| match message {
@@ -120,7 +121,7 @@ impl Process {
         })
     }
 
-    /// Waits until it has left.
+    /// Waits until it has released.
     pub(crate) fn has_left(&mut self) {
         self.awaits("has left", |message| (*message == Message::Unlocked).then_some(()));
     }
@@ -131,25 +132,25 @@ impl Process {
         self.has_left();
     }
 
-    /// It takes the lock, works for so long, and gives it back by itself.
+    /// It takes the lock, works for so long, and releases it without another order.
     pub(crate) fn turn(&mut self, work: Duration) {
         self.referee.note(&self.name, What::Asks);
         self.order(&Order::Turn { work });
     }
 
-    /// Its worker ends and does not give the lock back; the process lives on.
+    /// Its worker ends and does not release the lock; the process lives on.
     pub(crate) fn forgets(&mut self) {
         self.order(&Order::Forget);
         self.awaits("has forgotten", |message| (*message == Message::Abandons).then_some(()));
     }
 
-    /// It looks whether it has the lock, and writes if so.
+    /// It checks whether it has the lock, and writes if so.
     pub(crate) fn writes(&mut self, text: &str) {
         self.is_about_to_write(text, false);
         self.has_written();
     }
 
-    /// It looks whether it has the lock, and stands before the write if it is told to.
+    /// It checks whether it has the lock. If `pauses`, it stops before the write.
     pub(crate) fn is_about_to_write(&mut self, text: &str, pauses: bool) {
         self.order(&Order::Write { text: text.to_owned(), pauses });
         if pauses {
@@ -159,19 +160,19 @@ impl Process {
         }
     }
 
-    /// Waits until it has written, or has not for it does not believe any more.
+    /// Waits until it has written, or has not because it no longer treats the lock as held.
     pub(crate) fn has_written(&mut self) {
         self.awaits("has written", |message| {
             matches!(message, Message::Writes { .. } | Message::HeldBack).then_some(())
         });
     }
 
-    /// It reads a number, adds one, and writes it back; in between it stops if it is told to.
+    /// It reads a number, adds one, and writes it back. If `pauses`, it stops in between.
     pub(crate) fn adds_and_stops_if(&mut self, pauses: bool) {
         self.order(&Order::Add { pauses });
     }
 
-    /// Whether it stands in a gap within this time.
+    /// Whether it stops in a gap within this time.
     pub(crate) fn stands_within(&mut self, time: Duration) -> bool {
         self.awaits_within(time, |message| matches!(message, Message::Gap(_)).then_some(())).is_some()
     }
@@ -199,7 +200,7 @@ impl Process {
         })
     }
 
-    /// `kill -9` of what holds the lock, not of the work.
+    /// `kill -9` of the process that holds the lock, not of the work.
     pub(crate) fn is_killed(&mut self) {
         self.referee.note(&self.name, What::Fault("loses its script to kill -9".into()));
         self.end();
@@ -211,13 +212,13 @@ impl Process {
         self.referee.note(&self.name, What::Dies);
     }
 
-    /// It does nothing any more, and does not know it.
+    /// It does nothing any more, and cannot notice that.
     pub(crate) fn stops(&self) {
         self.referee.note(&self.name, What::Stops);
         self.signal(Signal::SIGSTOP);
     }
 
-    /// It goes on after it was stopped, as if nothing had been.
+    /// It goes on after it was stopped, as if nothing had happened.
     pub(crate) fn continues(&self) {
         self.referee.note(&self.name, What::GoesOn);
         self.signal(Signal::SIGCONT);
@@ -225,7 +226,7 @@ impl Process {
 
     fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).expect("a process id is an i32");
-        // OK because the child is not buried while we have it, so the number is still its own.
+        // OK because only `end` reaps the child, so the number is still its own.
         kill(Pid::from_raw(pid), signal).expect("our own child can be signalled");
     }
 
@@ -258,7 +259,7 @@ impl Process {
     }
 
     fn end(&mut self) {
-        // OK to ignore because a child that has ended cannot be killed, and is buried by the wait.
+        // OK to ignore because a child that has ended cannot be killed, and the wait reaps it.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -286,7 +287,7 @@ fn has_added(message: &Message) -> Option<()> {
     matches!(message, Message::Added(_)).then_some(())
 }
 
-/// Writes down what a client says, and passes it on.
+/// Records what a client sends, and passes it on.
 fn record(referee: &Referee, lane: &str, line: &str, tell: &Sender<Message>) {
     let sent: Stamped = serde_json::from_str(line).unwrap_or_else(|error| Stamped {
         at: Duration::ZERO,
@@ -308,7 +309,7 @@ fn record(referee: &Referee, lane: &str, line: &str, tell: &Sender<Message>) {
         Message::Gap(gap) => note(What::Note(format!("pauses {gap}"))),
         Message::Ready | Message::Unlocked | Message::Fails(_) => {}
     }
-    // OK to ignore because a scene that is over listens no more.
+    // OK to ignore because a scene that has ended receives no more messages.
     let _ = tell.send(sent.what);
 }
 

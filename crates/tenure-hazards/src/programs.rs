@@ -9,9 +9,9 @@ use std::{
 /// Something that a scene needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// A Redis server that may be any: its own, or the one of `--url`.
+    /// Any Redis server: its own, or the one of `--url`.
     Redis,
-    /// Redis servers of its own, on which faults come.
+    /// Its own Redis servers, because faults hit them.
     OwnRedis,
     /// A ZooKeeper server.
     ZooKeeper,
@@ -26,7 +26,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// What to do if it is not there; none if it is.
+    /// What to do if it is not there; `None` if it is.
     pub fn missing(self) -> Option<&'static str> {
         let (programs, install) = self.programs();
         (!programs.iter().all(|program| on_the_path(program).is_some())).then_some(install)
@@ -59,11 +59,11 @@ impl Need {
 /// A program on the search path; a file, if its name is a whole path.
 fn on_the_path(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    // A whole path takes the place of the folder that it is joined to.
+    // A whole path replaces the folder that it is joined to.
     env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// Finds the command `tenure` beside our own program or on the search path; if Cargo has started us, has it built before.
+/// Finds the command `tenure` next to this program or on the search path. If Cargo started this program, builds it first.
 pub fn tenure(own: &Path) -> Option<PathBuf> {
     if env::var_os("CARGO_MANIFEST_DIR").is_some() {
         build(own);
@@ -71,12 +71,13 @@ pub fn tenure(own: &Path) -> Option<PathBuf> {
     Some(own.with_file_name("tenure")).filter(|file| file.is_file()).or_else(|| on_the_path("tenure"))
 }
 
-/// A command of an older tree beside us would show another product.
+/// A command of an older tree next to this program would show another product.
 fn build(own: &Path) {
     let Some(cargo) = env::var_os("CARGO") else { return };
     let is_release = own.parent().is_some_and(|folder| folder.ends_with("release"));
     let mut command = Command::new(cargo);
-    // What it told us of our own package is not for it: the build scripts of some crates (ring) run anew when that changes.
+    // The build must not see the variables of this package: the build scripts of some crates (ring) run again when they
+    // change.
     let kinds = ["CARGO_PKG_", "CARGO_MANIFEST_"];
     for (name, _) in env::vars_os() {
         if name.to_str().is_some_and(|name| kinds.iter().any(|kind| name.starts_with(kind))) {
@@ -87,6 +88,6 @@ fn build(own: &Path) {
     if !own.with_file_name("tenure").is_file() {
         eprintln!("building the command `tenure`, which scene 20 plays; once");
     }
-    // OK to ignore because without the command a scene says that it is missing.
+    // OK to ignore because without the command a scene reports that it is missing.
     let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
 }

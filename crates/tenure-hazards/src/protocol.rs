@@ -9,28 +9,28 @@ use std::{
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// What a client is told to do.
+/// What a client must do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
     /// Take the lock; stop in the gap of the scheme, if it has one.
     Lock { pauses: bool },
-    /// Give it back; the same.
+    /// Release it; the same.
     Unlock { pauses: bool },
-    /// Look whether the lock is believed in, and if so write; stop between the two.
+    /// Check whether the lock is treated as held, and if so write; stop between the two.
     Write { text: String, pauses: bool },
     /// Read a number, add one, write it back; stop in between.
     Add { pauses: bool },
-    /// Take the lock and give it back, and say nothing of it: the connection is made then.
+    /// Take the lock and release it without a report, so that the connection is made.
     Connect,
-    /// Take the lock, work for so long, give it back.
+    /// Take the lock, work for so long, release it.
     Turn { work: Duration },
-    /// Work no more, and do not give the lock back.
+    /// Work no more, and do not release the lock.
     Forget,
     /// Go on after a stop in a gap.
     GoOn,
 }
 
-/// What a client sends, and when it was so by the clock that all processes share.
+/// What a client sends, and when it happened by the clock that all processes share.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Stamped {
     pub(crate) at: Duration,
@@ -42,19 +42,19 @@ pub(crate) struct Stamped {
 pub(crate) enum Message {
     /// It is connected, and waits for orders.
     Ready,
-    /// It stands in a gap of the scheme.
+    /// It is in a gap of the scheme.
     Gap(String),
     /// It has the lock, under this name in the store, with this token.
     Locked { alias: String, token: Option<u64> },
-    /// It is about to give the lock back: it works no more.
+    /// It is about to release the lock: it works no more.
     Leaves,
-    /// Its worker has ended and gave nothing back.
+    /// Its worker has ended and released nothing.
     Abandons,
-    /// It has given it back.
+    /// It has released the lock.
     Unlocked,
-    /// It knows that it has lost the lock, and works no more: by its own clock, or because it was told.
+    /// It has noticed that it lost the lock, and works no more: by its own clock, or by a report.
     Lost { by_clock: bool },
-    /// It does not believe any more, and so does not write.
+    /// It no longer treats the lock as held, and so does not write.
     HeldBack,
     /// This write is on its way.
     Writes { text: String, token: Option<u64> },
@@ -62,7 +62,7 @@ pub(crate) enum Message {
     Added(bool),
     /// Something worth a mark on its lane.
     Notes(String),
-    /// It cannot do what it was told.
+    /// It cannot carry out its order.
     Fails(String),
 }
 
@@ -72,7 +72,7 @@ pub(crate) type Step<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 /// A client's process.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
-    /// Who it is.
+    /// Its name.
     pub(crate) name: String,
     /// The name of the lock.
     pub(crate) lock: String,
@@ -100,14 +100,14 @@ pub(crate) fn send(what: Message) {
     send_at(now(), what);
 }
 
-/// Sends something that was so at another time.
+/// Sends something that happened at another time.
 pub(crate) fn send_at(at: Duration, what: Message) {
     let line = serde_json::to_string(&Stamped { at, what }).expect("BUG: a message is JSON");
-    // OK to ignore because a scene that is over listens no more.
+    // OK to ignore because a scene that has ended receives no more messages.
     let _ = writeln!(io::stdout().lock(), "{line}");
 }
 
-/// What it is told next; none if it is told nothing more.
+/// The next order; `None` if no more orders come.
 pub(crate) fn order() -> Step<Option<Order>> {
     let mut line = String::new();
     if io::stdin().lock().read_line(&mut line)? == 0 {

@@ -25,20 +25,20 @@ pub enum What {
     Opens(Kind),
     /// A client asks for the lock.
     Asks,
-    /// A client believes that it has the lock, and works.
+    /// A client treats the lock as held, and works.
     Enters,
     /// It works no more.
     Leaves,
-    /// Its worker has ended, and has not given the lock back.
+    /// Its worker has ended, and has not released the lock.
     Abandons,
-    /// It knows that the lock is lost, and works no more.
+    /// It has noticed that the lock is lost, and works no more.
     Hears {
-        /// By its own clock; else it was told by the store, or has held for as long as it may.
+        /// By its own clock. Otherwise the store reported it, or the client has held for as long as it may.
         by_clock: bool,
     },
     /// It is ended, as by `kill -9`.
     Dies,
-    /// It is stopped, and does not know it.
+    /// It is stopped, and cannot notice that.
     Stops,
     /// It goes on.
     GoesOn,
@@ -54,17 +54,17 @@ pub enum What {
         /// That was taken.
         is_taken: bool,
     },
-    /// A store says who holds: a client, somebody unknown, or nobody.
+    /// A store reports the holder: a client, an unknown owner, or none.
     Holds(Option<String>),
     /// The number at the end.
     Sum(u64),
-    /// Requests that a server was sent from the beginning, until now.
+    /// Requests that a server has received from the start until now.
     Requests(u64),
     /// A fault that the scene makes.
     Fault(String),
     /// A remark.
     Note(String),
-    /// The half is over.
+    /// The half has ended.
     Ends,
 }
 
@@ -134,12 +134,12 @@ impl Referee {
         self.note(lane, What::Writes { text: text.to_owned(), is_taken });
     }
 
-    /// What a store says of this client has this text in it.
+    /// In what a store reports, this text means this client.
     pub(crate) fn knows(&self, lane: &str, alias: &str) {
         locked(&self.aliases).push((alias.to_owned(), lane.to_owned()));
     }
 
-    /// All that happened, by time; words of stores are names of clients now.
+    /// All that happened, by time. Names of clients replace the texts of stores.
     pub(crate) fn take(&self) -> Vec<Event> {
         let aliases = locked(&self.aliases);
         let mut events = std::mem::take(&mut *locked(&self.events));
@@ -154,12 +154,12 @@ impl Referee {
     }
 }
 
-/// Locks also after a panic elsewhere: what is written down is never half of something.
+/// Locks even after a panic elsewhere: what is written down is never half of something.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A holder that no client of the scene is known as.
+/// A holder that is not a known client of the scene.
 const SOMEBODY: &str = "?";
 
 #[cfg(test)]

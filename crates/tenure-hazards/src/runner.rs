@@ -1,4 +1,4 @@
-//! Plays the scenes, some at once, and says what became of each.
+//! Plays the scenes, some at the same time, and reports the result of each.
 
 use std::{
     panic::{self, AssertUnwindSafe},
@@ -27,15 +27,15 @@ use crate::{
 pub struct Runner {
     /// With what.
     pub setup: Setup,
-    /// How many at once.
+    /// How many scenes at the same time.
     pub jobs: usize,
 }
 
 impl Runner {
-    /// Plays these scenes; calls `done` as each is over, in the order in which they end.
+    /// Plays these scenes. Calls `done` when a scene has ended, in the order in which they end.
     pub fn play(&self, scenes: &[&'static Scene], mut done: impl FnMut(&Report)) -> Vec<Report> {
         let (next, (tell, told)) = (AtomicUsize::new(0), mpsc::channel());
-        // Those that need the machine for themselves, one after the other.
+        // Scenes that need the machine for themselves run one after the other.
         let alone = Mutex::new(());
         thread::scope(|scope| {
             for _ in 0..self.jobs.max(1) {
@@ -74,7 +74,7 @@ impl Runner {
     }
 }
 
-/// What became of a scene.
+/// The result of a scene.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// What is known of it.
@@ -91,7 +91,7 @@ impl Report {
         (self.naive.verdict, self.tenure.verdict) == (Verdict::Harmed, Verdict::Safe)
     }
 
-    /// A program was missing: it was not even begun.
+    /// A program was missing: the scene was not even begun.
     pub fn was_not_begun(&self) -> bool {
         self.naive.played.is_none() && self.tenure.played.is_none()
     }
@@ -102,10 +102,10 @@ impl Report {
     }
 }
 
-/// What became of a half, and why.
+/// The result of a half, and why.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// Whether somebody was hurt.
+    /// Whether harm was done.
     pub verdict: Verdict,
     /// In words.
     pub what: String,
@@ -115,7 +115,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// What became of a half.
+    /// The result of a half.
     pub fn of(scene: &Scene, half: Half, played: Played) -> Self {
         let harms: Vec<&str> = played.harms.iter().map(|harm| harm.what.as_str()).collect();
         let (verdict, what) = match (&played.trouble, half) {
@@ -128,12 +128,12 @@ impl Outcome {
     }
 }
 
-/// What became of one half.
+/// The result of one half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Somebody was hurt.
+    /// Harm was done.
     Harmed,
-    /// Nobody was.
+    /// No harm was done.
     Safe,
     /// It could not be played.
     NotPlayed,
@@ -161,7 +161,7 @@ impl Verdict {
 pub struct Played {
     /// All that happened, by time.
     pub events: Vec<Event>,
-    /// Who was hurt.
+    /// The harm that was done.
     pub harms: Vec<Harm>,
     /// How long a lock lasted.
     pub ttl: Duration,
@@ -175,7 +175,7 @@ pub fn play(scene: &Scene, half: Half, setup: &Setup) -> Played {
     let ended = panic::catch_unwind(AssertUnwindSafe(|| (scene.schedule)(&mut world)));
     let (ttl, events) = (world.ttl, world.events());
     if let Some(url) = &setup.url {
-        // OK to ignore because whoever could not reach the server has heard so from the clients.
+        // OK to ignore because the clients have reported a server that cannot be reached.
         let _ = servers::free(url, &world.lock);
     }
     let trouble = ended.err().map(|cause| {
@@ -185,5 +185,5 @@ pub fn play(scene: &Scene, half: Half, setup: &Setup) -> Played {
     Played { harms: judge(scene.rules, &events, ttl), events, ttl, trouble }
 }
 
-/// The words for a half in which nobody was hurt.
+/// The words for a half without harm.
 pub(crate) const NO_HARM: &str = "No harm.";

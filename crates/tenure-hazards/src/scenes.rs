@@ -20,7 +20,7 @@ pub struct Scene {
     pub naive: &'static str,
     /// Programs and servers that it needs.
     pub needs: &'static [Need],
-    /// When somebody is hurt.
+    /// The kinds of harm that it checks for.
     pub rules: &'static [Rule],
     /// The fault: without it the scheme does no harm.
     pub fault: &'static str,
@@ -126,7 +126,7 @@ pub static SCENES: [Scene; 20] = [
         hazards: &[7],
         naive: "watch",
         needs: &[OwnRedis],
-        // WATCH and its company need ten requests if nobody else is there.
+        // WATCH and its company need ten requests if no other client is there.
         rules: &[Requests { each: 16 }],
         fault: "Ten clients ask at the same time.",
         harm: "Each client needs five requests to acquire the lock, and three to see that it is held. One acquires it immediately; the other nine poll without a pause.",

@@ -1,4 +1,4 @@
-//! The schedules: who does what, in which order, and where the fault comes. Each is the same for both schemes.
+//! The schedules: which client does what, in which order, and where the fault comes. Each is the same for both schemes.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ use crate::{
     world::World,
 };
 
-/// B comes while A is held up in the gap of its scheme, or is in.
+/// B comes while A is held up in the gap of its scheme, or has the lock.
 pub(crate) fn a_pauses(world: &mut World) {
     let (_server, [mut a, mut b]) = one_redis(world);
     a.asks_and_stops_if(world.has_fault());
@@ -69,7 +69,7 @@ pub(crate) fn clocks_differ(world: &mut World) {
     comes_beside(world, a, b, world.ttl / 3);
 }
 
-/// A is stopped until B is in, and then gives back; C comes.
+/// A is stopped until B has the lock, and then releases; C comes.
 pub(crate) fn a_is_stopped(world: &mut World) {
     let (_server, [mut a, mut b, c]) = one_redis(world);
     a.enters();
@@ -87,7 +87,7 @@ pub(crate) fn a_is_stopped(world: &mut World) {
     comes_beside(world, b, c, world.ttl / 3);
 }
 
-/// A is held up in the middle of its release until B is in; C comes.
+/// A is held up in the middle of its release until B has the lock; C comes.
 pub(crate) fn a_pauses_at_the_release(world: &mut World) {
     let (_server, [mut a, mut b, c]) = one_redis(world);
     a.enters();
@@ -102,7 +102,7 @@ pub(crate) fn a_pauses_at_the_release(world: &mut World) {
     comes_beside(world, b, c, world.ttl / 3);
 }
 
-/// Ten clients come at once, and the requests are counted.
+/// Ten clients come at the same time, and the requests are counted.
 pub(crate) fn ten_at_once(world: &mut World) {
     let server = OneRedis::unwatched(world);
     let mut clients: Vec<Process> =
@@ -129,7 +129,7 @@ pub(crate) fn long_work(world: &mut World) {
     comes_beside(world, a, b, world.ttl.mul_f64(if world.has_fault() { 2.0 } else { 0.3 }));
 }
 
-/// The network of A is cut off, and B comes; then the worker of C ends without giving back, and D comes.
+/// The network of A is cut off, and B comes. Then the worker of C ends without a release, and D comes.
 pub(crate) fn cut_off_and_forgotten(world: &mut World) {
     let server = OneRedis::own(world, Recipe::new());
     let network = Proxy::to(server.server().port(), 1);
@@ -165,7 +165,7 @@ pub(crate) fn cut_off_and_forgotten(world: &mut World) {
     }
 }
 
-/// A replica that has not heard of the lock of A is promoted, and B comes.
+/// A replica that has not received the lock of A is promoted, and B comes.
 pub(crate) fn fail_over(world: &mut World) {
     let servers = MasterAndReplica::open(world);
     let [mut a, mut b] = ["A", "B"].map(|name| world.client(name, &servers.address));
@@ -190,7 +190,7 @@ pub(crate) fn fail_over(world: &mut World) {
     b.leaves();
 }
 
-/// A server of a quorum restarts without its memory: B may find a majority beside that of A.
+/// A server of a quorum restarts without its memory: B may find a majority next to that of A.
 pub(crate) fn a_node_forgets(world: &mut World) {
     // A has no quorum to renew it after the restart.
     world.outlasts_a_busy_machine();
@@ -210,7 +210,7 @@ pub(crate) fn a_node_forgets(world: &mut World) {
     comes_beside(world, a, b, world.ttl / 3);
 }
 
-/// The clock of the server steps forward between the look of A and its write.
+/// The clock of the server steps forward between the check of A and its write.
 pub(crate) fn the_clock_steps(world: &mut World) {
     let clock = Clock::new();
     let server = OneRedis::own(world, Recipe::new().clock(&clock));
@@ -225,7 +225,7 @@ pub(crate) fn the_clock_steps(world: &mut World) {
     b_writes_meanwhile(world, [a, b], step, Process::goes_on);
 }
 
-/// A is stopped between its look and its write. No lock can prevent this: only the resource can.
+/// A is stopped between its check and its write. No lock can prevent this: only the resource can.
 pub(crate) fn a_is_stopped_before_its_write(world: &mut World) {
     let (_server, [mut a, b]) = one_redis(world);
     enters_and_writes(world, &mut a, 0.1);
@@ -236,7 +236,7 @@ pub(crate) fn a_is_stopped_before_its_write(world: &mut World) {
     });
 }
 
-/// The answer to A is held up until its lock has ended and B is in.
+/// The answer to A is held up until its lock has ended and B has the lock.
 pub(crate) fn a_late_answer(world: &mut World) {
     let server = OneRedis::own(world, Recipe::new());
     let network = Proxy::to(server.server().port(), 1);
@@ -265,7 +265,7 @@ pub(crate) fn a_late_answer(world: &mut World) {
     }
 }
 
-/// A and B get two servers each, of four that live and three that are needed, whenever they try.
+/// Whenever they try, A and B get two servers each. Four servers are alive, and three are needed.
 pub(crate) fn in_step(world: &mut World) {
     let quorum = Quorum::open(world, 5);
     quorum.servers[4].kill();
@@ -289,7 +289,7 @@ pub(crate) fn in_step(world: &mut World) {
     world.note("A", "and B have two servers each");
     far.iter().for_each(Proxy::release);
     let until = Instant::now() + 4 * world.ttl;
-    // In step: each goes on when both stand.
+    // In step: each goes on when both are in a gap.
     while Instant::now() < until {
         match [&mut a, &mut b].map(|client| client.is_in_or_stands_within(world.ttl)) {
             [Some(false), Some(false)] => {
@@ -304,7 +304,7 @@ pub(crate) fn in_step(world: &mut World) {
     }
 }
 
-/// B reads and writes while A stands between its read and its write.
+/// B reads and writes while A stops between its read and its write.
 pub(crate) fn both_add(world: &mut World) {
     let rows = Rows::open(world);
     let [mut a, mut b] = ["A", "B"].map(|name| world.client(name, &rows.address));
@@ -326,7 +326,7 @@ pub(crate) fn both_add(world: &mut World) {
     rows.sum(world);
 }
 
-/// A hundred clients come while one is in.
+/// A hundred clients come while one has the lock.
 pub(crate) fn a_hundred(world: &mut World) {
     let server = OneRedis::unwatched(world);
     let names = (1..=100).map(|n| format!("{n:03}"));
@@ -350,7 +350,7 @@ pub(crate) fn a_hundred(world: &mut World) {
     }
 }
 
-/// A is stopped for longer than its session lasts, and then looks and writes.
+/// A is stopped for longer than its session lasts, and then checks and writes.
 pub(crate) fn a_session_ends(world: &mut World) {
     let server = ZooKeeper::open(world);
     let [mut a, b] = ["A", "B"].map(|name| world.client(name, &server.address));
@@ -364,7 +364,7 @@ pub(crate) fn a_session_ends(world: &mut World) {
     });
 }
 
-/// What holds the lock of A is killed, its work is not; B comes.
+/// The process that holds the lock of A is killed, its work is not; B comes.
 pub(crate) fn a_script_is_killed(world: &mut World) {
     let folder = tempfile::Builder::new().prefix("tenure-script-").tempdir().expect("a temporary folder");
     let (long, short) = (world.ttl * 2, world.ttl / 3);
@@ -384,7 +384,7 @@ pub(crate) fn a_script_is_killed(world: &mut World) {
     match watch {
         // OK to ignore because the watch does not panic.
         Some(watch) => drop(watch.join()),
-        // Nobody ends it before it is done.
+        // No process ends it before it is done.
         None => a.has_left(),
     }
 }
@@ -396,14 +396,14 @@ fn one_redis<const N: usize>(world: &mut World) -> (OneRedis, [Process; N]) {
     (server, clients)
 }
 
-/// The first is in, and the second comes: beside the first if it is let in within this time, else after it.
+/// The first has the lock, and the second comes: at the same time if it acquires within this time, otherwise after it.
 fn comes_beside(world: &World, first: Process, mut second: Process, within: Duration) {
     second.asks();
     let is_in = second.is_in_within(within);
     leave_in_turn(world, first, second, is_in);
 }
 
-/// The first is in, or will be before the second. The second has asked.
+/// The first has the lock, or will have it before the second. The second has asked.
 fn leave_in_turn(world: &World, mut first: Process, mut second: Process, second_is_in: bool) {
     world.pass(0.2);
     first.leaves();
@@ -464,7 +464,7 @@ fn line(world: &World, folder: &Path, work: Duration) -> Command {
     command
 }
 
-/// Writes down when the work of A is gone.
+/// Writes down when the work of A has ended.
 fn ends(world: &World, work: u32) -> JoinHandle<()> {
     let referee = Arc::clone(&world.referee);
     thread::spawn(move || {
@@ -475,7 +475,7 @@ fn ends(world: &World, work: u32) -> JoinHandle<()> {
     })
 }
 
-/// A process that nobody has buried yet is dead.
+/// A process that has ended but is not reaped is dead.
 fn lives(pid: u32) -> bool {
     let facts = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     facts.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))

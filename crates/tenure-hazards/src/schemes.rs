@@ -1,4 +1,4 @@
-//! The schemes: the usual recipe, and with Tenure. What a page shows of one is the text that runs.
+//! The schemes: the usual recipe, and with Tenure. A page shows the text that runs.
 
 mod ephemeral;
 mod over_redis;
@@ -8,15 +8,15 @@ mod tenure;
 
 use crate::protocol::{Client, Step};
 
-/// A way to take a lock and to give it back.
+/// A way to take a lock and to release it.
 pub(crate) trait Scheme {
     /// Waits until it has the lock.
     fn lock(&mut self, me: &Client) -> Step;
 
-    /// Gives it back.
+    /// Releases it.
     fn unlock(&mut self, me: &Client) -> Step;
 
-    /// Whether it believes that it has the lock. Most schemes never ask.
+    /// Whether it treats the lock as held. Most schemes never check.
     fn believes(&mut self) -> bool {
         true
     }
@@ -26,7 +26,7 @@ pub(crate) trait Scheme {
         None
     }
 
-    /// What the store calls the holder.
+    /// The name of the holder in the store.
     fn alias(&self, me: &Client) -> String {
         me.name.clone()
     }
@@ -110,7 +110,7 @@ const SCHEMES: &[Named] = &[
     scheme!(TENURE, tenure, Tenure),
 ];
 
-/// The name of the scheme that all others are held against.
+/// The name of the scheme that all others are compared with.
 pub(crate) const TENURE: &str = "tenure";
 /// The file of the rows that an addition changes.
 pub(crate) const ROWS: &str = "stock.db";

@@ -1,4 +1,4 @@
-//! The servers and files of a scene, ready for both schemes, each looked at while the scene is played.
+//! The servers and files of a scene, ready for both schemes, each watched while the scene is played.
 
 use std::{
     io::{Read, Write},
@@ -29,7 +29,7 @@ pub(crate) struct OneRedis {
 }
 
 impl OneRedis {
-    /// The given server, or one of its own.
+    /// The given server, or its own.
     pub(crate) fn open(world: &mut World) -> Self {
         match world.setup.url.clone() {
             None => Self::own(world, Recipe::new()),
@@ -44,7 +44,7 @@ impl OneRedis {
         server
     }
 
-    /// A server of its own at which nobody looks: its requests are counted.
+    /// Its own server, which no thread watches: its requests are counted.
     pub(crate) fn unwatched(world: &mut World) -> Self {
         world.referee.note(LANE, What::Opens(Kind::Store));
         Self::silent(world, Recipe::new())
@@ -52,12 +52,12 @@ impl OneRedis {
 
     fn silent(world: &World, recipe: Recipe) -> Self {
         let server = recipe.start();
-        // A server that nobody has used: else its first grant would wait, once in its life.
+        // The server is new: otherwise its first grant would wait, once in its life.
         server.has_waited("tenure:one", &settings(world));
         Self { address: address(world, server.port()), server: Some(server) }
     }
 
-    /// The server, where it is the scene's own.
+    /// The server, if it is the scene's own.
     ///
     /// # Panics
     /// If it was given.
@@ -66,7 +66,7 @@ impl OneRedis {
     }
 
     fn given(world: &mut World, url: &str) -> Self {
-        // OK to ignore because whoever cannot reach the server hears so from the clients.
+        // OK to ignore because the clients report a server that cannot be reached.
         let _ = free(url, &world.lock);
         look(world, LANE, url);
         Self { server: None, address: Address { naive: url.to_owned(), tenure: url.to_owned() } }
@@ -101,7 +101,7 @@ impl MasterAndReplica {
         Self { master, replica, name, link, address }
     }
 
-    /// The replica has what the master has been told.
+    /// Waits until the replica has the lock.
     pub(crate) fn is_copied(&self, lock: &str) {
         let is_there = || (self.replica.command(&["EXISTS", lock]).int() == 1).then_some(());
         eventually("the replica has the lock", COPIED, is_there);
@@ -233,7 +233,7 @@ fn settings(world: &World) -> String {
     format!("guard=on max_ttl={}", world.seconds())
 }
 
-/// Has somebody look at a server.
+/// Starts a thread that watches a server.
 fn look(world: &mut World, lane: &str, url: &str) {
     let (url, lock) = (url.to_owned(), world.lock.clone());
     let mut connection: Option<Connection> = None;
@@ -249,7 +249,7 @@ fn look(world: &mut World, lane: &str, url: &str) {
     });
 }
 
-/// Takes away what a half has left, as a scheme without an end does.
+/// Deletes what a half has left behind, as a scheme without an expiry does.
 pub(crate) fn free(url: &str, lock: &str) -> redis::RedisResult<()> {
     redis::cmd("DEL").arg(lock).query(&mut Client::open(url)?.get_connection_with_timeout(PATIENCE)?)
 }
@@ -284,7 +284,7 @@ const REPLICA: &str = "replica";
 const ROW: &str = "row";
 /// What ends a count.
 const END: &str = "the count ends";
-/// Of one who looks at a server.
+/// Of a connection that watches a server.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Of one who waits for a copy.
+/// Of a wait for a copy.
 const COPIED: Duration = Duration::from_secs(10);

@@ -29,9 +29,9 @@ pub struct Setup {
     pub tenure: Option<PathBuf>,
     /// A Redis that was given for the scenes that need no more.
     pub url: Option<String>,
-    /// The fault comes as the scene says; else nothing goes wrong, and nobody may be hurt.
+    /// The fault comes as in the scene. Otherwise nothing goes wrong, and no harm may be done.
     pub has_fault: bool,
-    /// In Tenure's half, the scheme that everybody writes plays its part: the half must notice.
+    /// In Tenure's half, the usual recipe plays its part: the half must notice.
     pub has_impostor: bool,
 }
 
@@ -51,7 +51,7 @@ pub enum Half {
     Tenure,
 }
 
-/// Where locks are, as each of the schemes is told.
+/// Where locks are, in the form that each of the schemes takes.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
     pub(crate) naive: String,
@@ -64,7 +64,7 @@ pub(crate) struct World {
     half: Half,
     pub(crate) setup: Setup,
     pub(crate) referee: Arc<Referee>,
-    /// How long a lock lasts, unless somebody renews it.
+    /// How long a lock lasts without a renewal.
     pub(crate) ttl: Duration,
     /// The name of the lock.
     pub(crate) lock: String,
@@ -74,7 +74,7 @@ pub(crate) struct World {
 impl World {
     /// Of the scene with this number and this naive scheme.
     pub(crate) fn new((number, naive): (u8, &'static str), half: Half, setup: &Setup) -> Self {
-        // On a given server each half has a lock of its own: several are played at once.
+        // On a given server each half has its own lock: several are played at the same time.
         let lock = setup.url.as_ref().map(|_| format!("{GIVEN}{number}-{half:?}"));
         Self {
             naive,
@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    /// A client of its own process, connected.
+    /// A client in its own process, connected.
     pub(crate) fn client(&self, name: &str, address: &Address) -> Process {
         self.client_in(name, address, &[])
     }
@@ -99,7 +99,7 @@ impl World {
         client
     }
 
-    /// The same, not waited for.
+    /// The same, without a wait until it is ready.
     pub(crate) fn starts(&self, name: &str, address: &Address, env: &[(String, String)]) -> Process {
         let (scheme, url) =
             if self.is_tenure() { (TENURE, &address.tenure) } else { (self.naive, &address.naive) };
@@ -128,7 +128,7 @@ impl World {
         self.half == Half::Tenure && !self.setup.has_impostor
     }
 
-    /// Writes down a fault of the scene's making.
+    /// Writes down a fault that the scene makes.
     pub(crate) fn fault(&self, lane: &str, words: &str) {
         self.referee.note(lane, What::Fault(words.to_owned()));
     }
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// Looks at a store all the time, and writes down whenever another one holds.
+    /// Reads a store all the time, and writes down each change of the holder.
     pub(crate) fn watches(&mut self, lane: &str, mut look: impl FnMut() -> Option<String> + Send + 'static) {
         self.referee.note(lane, What::Opens(Kind::Store));
         let (referee, lane, is_over) =
@@ -190,7 +190,7 @@ impl World {
     }
 }
 
-/// A thread that looks at a store. It ends with this value.
+/// A thread that watches a store. It ends with this value.
 struct Watch {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -199,7 +199,7 @@ struct Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
-        // OK to ignore because a look that panicked has said so.
+        // OK to ignore because a thread that panicked has already reported it.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -9,12 +9,12 @@ use svg::{
 
 use crate::{Bar, Look, Mark, Picture, Sign};
 
-/// The picture as a document of its own, or as a part of a page.
+/// The picture as a separate document, or as a part of a page.
 pub(crate) fn svg(picture: &Picture) -> String {
     Drawing::of(picture).document().to_string()
 }
 
-/// Where things are: in units that are px where the picture is as wide as it likes.
+/// Where things are: in units that are px where the picture is as wide as it needs.
 struct Drawing<'p> {
     picture: &'p Picture,
     lane: f64,
@@ -127,7 +127,7 @@ impl<'p> Drawing<'p> {
         let mut group = Group::new();
         group.append(rectangle(class, from, y + deep, width, lane - 2.0 * deep));
         if bar.look == Look::Stopped {
-            // Hatched: it does nothing, and does not know it.
+            // Hatched: the client does nothing, and cannot notice that.
             let mut x = from + 3.0;
             while x + 4.0 < from + width {
                 group.append(line("hatch", (x, y + lane - deep), (x + 4.0, y + deep)));
@@ -198,7 +198,7 @@ impl<'p> Drawing<'p> {
         self.top + lane as f64 * self.lane
     }
 
-    /// What a lane has above its bars, so that no mark covers a word: nothing in a lane that is drawn thinner.
+    /// The space above the bars of a lane, so that no mark covers a word. A lane that is drawn thinner has none.
     fn row(&self) -> f64 {
         if self.lane < LANE { 0.0 } else { ROW }
     }
@@ -235,13 +235,13 @@ fn text(class: &str, x: f64, y: f64, words: &str) -> Text {
     Text::new(words).set("class", class).set("x", number(x)).set("y", number(y))
 }
 
-/// With one digit behind the point.
+/// With one digit behind the decimal point.
 fn number(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map_or_else(|| text.clone(), str::to_owned)
 }
 
-/// The step of the axis: so many in all, or less.
+/// The step of the axis: so many steps in all, or fewer.
 fn step(span: Duration, count: u32) -> Duration {
     let steps = [50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 600_000];
     let fits = |ms: &&u64| span.as_millis() <= u128::from(**ms) * u128::from(count);
@@ -280,7 +280,7 @@ fn numbered(picture: &Picture) -> (Vec<Numbered<'_>>, usize) {
     (shown.collect(), left_out)
 }
 
-/// One of these times, as on the axis: `0.35 s`; with its ms, `0.351 s`, if the one before or behind it would read the same.
+/// One of these times, as on the axis: `0.35 s`. With its ms, `0.351 s`, if the one before or after it would read the same.
 fn seconds(times: &[Duration], index: usize) -> String {
     let short = |time: &Duration| format!("{:.2} s", time.as_secs_f64());
     let own = short(&times[index]);
@@ -292,7 +292,7 @@ fn seconds(times: &[Duration], index: usize) -> String {
     }
 }
 
-/// A line in pieces of at most this number of letters, but for words that are longer.
+/// A line in pieces of at most this number of letters, except for longer words.
 pub(crate) fn wrapped(line: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in line.split(' ') {
@@ -311,7 +311,7 @@ pub(crate) fn wrapped(line: &str, columns: usize) -> Vec<String> {
 
 /// Of the whole picture: what a phone shows without making letters too small.
 const WIDTH: f64 = 440.0;
-/// Of a long history: what viewers still take.
+/// Of a long history: the widest that viewers display.
 const WIDEST: f64 = 20_000.0;
 const LEFT: f64 = 68.0;
 const RIGHT: f64 = 36.0;
@@ -328,11 +328,11 @@ const MANY: usize = 9;
 const COLUMNS: usize = 70;
 /// Of these, for its number and its time: `10. 12.062 s `.
 const NUMBER: usize = 13;
-/// Marks that are numbered: more cannot be told apart.
+/// Marks that are numbered: a reader could not distinguish more.
 const FEW_MARKS: usize = 16;
-/// In a picture that is as wide as it likes.
+/// In a picture that is as wide as it needs.
 const MANY_MARKS: usize = 60;
-/// The style sheet of a picture. Nothing is told by colour alone: bars and marks differ in shape as well.
+/// The style sheet of a picture. Colour alone shows nothing: bars and marks differ in shape as well.
 const STYLE: &str = "\
 .tp{--ink:#1d2430;--soft:#5b6577;--line:#c9d0da;--paper:#fff;--belief:#2f6fb5;--inbelief:#fff;--store:#dfe7f1;\
 --harm:#c4262e;--shade:#c4262e2b;--fault:#8a4b00;--good:#1d7a3c}\

@@ -1,7 +1,7 @@
-//! Swim lanes of a history as SVG: who believed what and when, what the store said, what went wrong.
+//! Swim lanes of a history as SVG: when clients treated the lock as held, what the store reported, what went wrong.
 //!
 //! A [`Picture`] is data. [`Picture::svg`] draws it, always in the same way: light or dark as the reader's screen is, and
-//! readable on a phone. [`story`] is what a picture tells without its times, so that two of them can be compared.
+//! readable on a phone. [`story`] is the content of a picture without its times, so that two pictures can be compared.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ pub mod terminals;
 /// Lanes side by side, from the beginning of a history to its end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Picture {
-    /// Tells it apart from others on the same page: letters, digits and `-`.
+    /// Distinguishes it from others on the same page: letters, digits and `-`.
     pub id: String,
     /// In a few words.
     pub title: String,
-    /// What is to be seen, in a sentence: for those who do not see it.
+    /// What is to be seen, in a sentence: for readers who do not see it.
     pub description: String,
     /// How long it lasted.
     pub span: Duration,
@@ -28,12 +28,12 @@ pub struct Picture {
     pub begins: Duration,
     /// From top to bottom.
     pub lanes: Vec<Lane>,
-    /// Times at which somebody was hurt.
+    /// Times at which harm was done.
     pub shades: Vec<Shade>,
 }
 
 impl Picture {
-    /// The picture as a document of its own, or as a part of a page.
+    /// The picture as a separate document, or as a part of a page.
     pub fn svg(&self) -> String {
         draw::svg(self)
     }
@@ -46,7 +46,7 @@ pub struct Lane {
     pub name: String,
     /// What lasted.
     pub bars: Vec<Bar>,
-    /// What was at an instant.
+    /// What happened at an instant.
     pub marks: Vec<Mark>,
 }
 
@@ -68,15 +68,15 @@ pub struct Bar {
 pub enum Look {
     /// A client waits for the lock.
     Waits,
-    /// A client believes that it has the lock.
+    /// A client treats the lock as held.
     Believes,
     /// A client is stopped.
     Stopped,
-    /// A store says that somebody has the lock.
+    /// A store reports a holder of the lock.
     Holds,
 }
 
-/// Something that was at an instant. It gets a number, and a line below the lanes.
+/// Something that happened at an instant. It gets a number, and a line below the lanes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// When.
@@ -102,7 +102,7 @@ pub enum Sign {
     Note,
 }
 
-/// A time at which somebody was hurt.
+/// A time at which harm was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shade {
     /// From when.

@@ -1,10 +1,10 @@
-//! What a picture tells without its times.
+//! The content of a picture without its times.
 
 use std::collections::BTreeSet;
 
 use svg::parser::{Event, Parser};
 
-/// The words and the kinds of bars and marks of a picture, without numbers: two pictures of one scene tell the same story.
+/// The words and the kinds of bars and marks of a picture, without numbers. Two pictures of one scene have the same story.
 pub fn story(svg: &str) -> BTreeSet<String> {
     let mut story = BTreeSet::new();
     let mut class = String::new();
@@ -25,7 +25,7 @@ pub fn story(svg: &str) -> BTreeSet<String> {
     story
 }
 
-/// What is drawn only where there is room for it, or as often as there is.
+/// Whether the picture has this element only if there is room for it, or as often as there is.
 fn by_size(class: &str) -> bool {
     matches!(class, "grid" | "soft" | "number" | "hatch") || class.starts_with("in-")
 }

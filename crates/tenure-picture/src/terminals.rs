@@ -154,7 +154,7 @@ const LINE: f64 = 18.0;
 const COLUMNS: usize = 47;
 /// Before what happened outside of the terminals.
 const EVENT: &str = "●";
-/// The terminals are dark on every page; the times beside them can be read on a light one and on a dark one.
+/// The terminals are dark on every page; the times next to them can be read on a light one and on a dark one.
 const STYLE: &str = "\
 .tt text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,'Liberation Mono',monospace;fill:#e6edf3}\
 .tt .pane{fill:#161b22;stroke:#484f58}.tt .dot{fill:#484f58}\

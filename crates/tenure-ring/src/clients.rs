@@ -7,12 +7,12 @@ use std::{
 
 /// A client, and the program here that contends with it.
 ///
-/// The program gets its own first words, and then PORT NAME MS PAUSE COUNTER. It connects, prints `ready` and waits for a line. For MS
-/// milliseconds it acquires the lock (it asks again after 2 ms), holds it for 1 to 5 ms, releases it, and sleeps for PAUSE milliseconds.
-/// At the end it prints its entries and the violations that it saw.
+/// The program gets its own first words, and then PORT NAME MS PAUSE COUNTER. It connects, prints `ready` and waits for a
+/// line. For MS milliseconds it acquires the lock (it asks again after 2 ms), holds it for 1 to 5 ms, releases it, and
+/// sleeps for PAUSE milliseconds. At the end it prints its entries and the violations that it saw.
 ///
-/// The referee is a counter on the same server. A holder adds 1 to it over another connection and must read 1, and before the release
-/// subtracts 1 and must read 0.
+/// The referee is a counter on the same server. A holder adds 1 to it over another connection and must read 1. Before the
+/// release it subtracts 1 and must read 0.
 #[derive(Debug)]
 pub(crate) struct Client {
     /// As the page names it.
@@ -21,9 +21,10 @@ pub(crate) struct Client {
     pub(crate) layout: &'static str,
     /// Its key for the lock `NAME`.
     key: &'static str,
-    /// The program and its first words; relative to the programs here, or to the folder of installed clients with a `:` in front.
+    /// The program and its first words. It is relative to the programs here, or with a `:` in front to the folder of
+    /// installed clients.
     words: &'static [&'static str],
-    /// What finds its library by which variable, below the folder of installed clients.
+    /// The variable by which it finds its library, and its value below the folder of installed clients.
     search: Option<(&'static str, &'static str)>,
 }
 
@@ -80,7 +81,7 @@ pub(crate) const CLIENTS: &[Client] = &[
 ];
 
 impl Client {
-    /// The setting with which Tenure shares its locks; empty where none is needed.
+    /// The setting with which Tenure shares its locks; empty if none is needed.
     pub(crate) fn setting(&self) -> String {
         match self.key {
             "NAME" => String::new(),

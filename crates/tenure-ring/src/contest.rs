@@ -1,4 +1,4 @@
-//! One run: three of theirs and three of ours want one lock.
+//! One run: three clients of another library and three of Tenure want one lock.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -25,14 +25,14 @@ const NAME: &str = "orders";
 /// Where the referee counts.
 const INSIDE: &str = "ring:inside";
 
-/// How long they contend, and how long theirs pause.
+/// How long they contend, and how long the clients of the other library pause.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) time: Duration,
     pub(crate) pause: Duration,
 }
 
-/// What one of ours has seen.
+/// What one client of Tenure has seen.
 #[derive(Debug, Default)]
 struct Seen {
     entries: Vec<Duration>,
@@ -93,7 +93,7 @@ fn millis(time: Option<Duration>) -> u64 {
     u64::try_from(time.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// One of ours: a client with connections of its own, whose requests are counted.
+/// One client of Tenure, with its own connections, whose requests are counted.
 struct Contender {
     locks: Locker,
     counter: Arc<RequestCounter>,
@@ -108,7 +108,7 @@ impl Contender {
         let url = format!("redis://127.0.0.1:{port}?guard=off&{setting}");
         let locks = tenure::connect(url.trim_end_matches('&')).await.map_err(|error| error.to_string())?;
         let referee = redis::Client::open(format!("redis://127.0.0.1:{server}"));
-        // A machine that is busy for a moment ends no contest.
+        // A machine that is busy for a moment does not end a contest.
         let patient = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
         let referee = async { referee?.get_multiplexed_async_connection_with_config(&patient).await }.await;
         let referee = referee.map_err(|error| error.to_string())?;
@@ -131,7 +131,8 @@ impl Contender {
             seen.violations +=
                 self.visit(Duration::from_millis(1 + count % 5)).await.map_err(|error| error.to_string())?;
             guard.release().await.map_err(|error| error.to_string())?;
-            // Work of its own, 0 to 20 ms. Without it the queue of Tenure would never be empty, and theirs would not enter.
+            // Its own work, 0 to 20 ms. Without it the queue of Tenure would never be empty, and the other clients would not
+            // acquire.
             sleep(Duration::from_millis(count * 7 % 21)).await;
         }
         seen.requests = self.counter.requests();
@@ -147,7 +148,7 @@ impl Contender {
     }
 }
 
-/// One of theirs. It ends with this.
+/// One client of the other library. It ends with this value.
 struct Program {
     child: Child,
     lines: BufReader<std::process::ChildStdout>,
@@ -188,7 +189,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // OK to ignore because a process that has ended cannot be killed, and is buried by the wait.
+        // OK to ignore because a process that has ended cannot be killed, and the wait reaps it.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! `RequestCounter`: a door before a server that counts the requests of one client while it waits.
+//! `RequestCounter`: a proxy before a server that counts the requests of one client while it waits.
 
 use std::{
     io,
@@ -69,7 +69,7 @@ impl RequestCounter {
     }
 }
 
-/// Reads requests as Redis has them: `*` and how many words, then for each `$` and its length, and the word.
+/// Reads requests in the format of Redis: `*` and the number of words, then for each word `$`, its length and the word.
 #[derive(Debug, Default)]
 struct RequestReader {
     line: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Tenure beside the lock libraries of other languages. `cargo xtask ring` installs them and runs this.
+//! Tenure next to the lock libraries of other languages. `cargo xtask ring` installs them and runs this.
 
 #![allow(clippy::disallowed_methods, reason = "real servers and processes live in real time")]
 
@@ -17,7 +17,7 @@ use crate::{
     table::{Contest, Table},
 };
 
-/// Three clients of each library and three of Tenure want one lock, with a pause of theirs and without.
+/// Three clients of each library and three of Tenure want one lock, with a pause of the library's clients and without.
 #[derive(Debug, Parser)]
 #[command(name = "tenure-ring", version)]
 struct Args {
@@ -30,10 +30,10 @@ struct Args {
     /// Runs of each client and pause.
     #[arg(long, default_value_t = 10, value_name = "N")]
     runs: usize,
-    /// Pauses of theirs between two turns, in ms.
+    /// Pauses of the library's clients between two turns, in ms.
     #[arg(long, value_delimiter = ',', default_value = "0,30", value_name = "MS")]
     pauses: Vec<u64>,
-    /// Write what was seen into docs/evidence/ring.jsonl, and the table into the page.
+    /// Write the results into docs/evidence/ring.jsonl, and the table into the page.
     #[arg(long)]
     write: bool,
     /// Where the clients are installed.
@@ -83,7 +83,7 @@ fn play(args: &Args) -> Result<Vec<String>, String> {
     Ok(complaints)
 }
 
-/// After each contest, so that a ring that is broken off has shown something. The page has medians, the file every run.
+/// Called after each contest, so that an interrupted ring has written something. The page has medians, the file every run.
 fn write_down(contest: Contest) -> Result<(), String> {
     let failed = |path: &str| {
         let path = path.to_owned();

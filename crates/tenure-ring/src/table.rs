@@ -1,4 +1,4 @@
-//! What was seen: the file with every run, the table of the page, and what is refused.
+//! The results: the file with every run, the table of the page, and what is refused.
 
 use std::fmt::Write;
 
@@ -21,18 +21,18 @@ pub(crate) struct Contest {
     pub(crate) runs: Vec<Run>,
 }
 
-/// What three of theirs and three of ours did in one run.
+/// What three clients of the library and three of Tenure did in one run.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Run {
     pub(crate) theirs: u64,
     pub(crate) ours: u64,
-    /// The longest time in which none of ours entered, in ms.
+    /// The longest time in which no client of Tenure acquired, in ms.
     pub(crate) none_entered: u64,
-    /// The longest time that one of ours waited, in ms.
+    /// The longest time that one client of Tenure waited, in ms.
     pub(crate) one_waited: u64,
-    /// Requests a second of all of ours while they waited.
+    /// Requests a second of all clients of Tenure while they waited.
     pub(crate) requests: u64,
-    /// How often more than one was inside.
+    /// How often more than one client was inside.
     pub(crate) overlaps: u64,
 }
 
@@ -49,7 +49,7 @@ impl Table {
         lines.map(|line| Ok(line? + "\n")).collect()
     }
 
-    /// Puts a contest in the place of an earlier one of the same kind.
+    /// Replaces an earlier contest of the same kind.
     pub(crate) fn put(&mut self, contest: Contest) {
         self.contests.retain(|known| (&known.client, known.pause_ms) != (&contest.client, contest.pause_ms));
         self.contests.push(contest);
@@ -88,7 +88,8 @@ impl Contest {
         all.get(all.len() / 2).copied().unwrap_or_default()
     }
 
-    /// What must not be: two inside; a run without an entry of ours; a second without one where theirs pause.
+    /// What must not happen: two inside; a run without an entry of Tenure; a wait of more than a second, in the median, if
+    /// the library's clients pause.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let place = format!("{}, pause {} ms", self.client, self.pause_ms);
         let mut complaints = Vec::new();
@@ -109,7 +110,7 @@ impl Contest {
     }
 }
 
-/// Exchanges the table in a page: its head and the rows below.
+/// Replaces the table in a page: its head and the rows below.
 pub(crate) fn put_into(page: &str, table: &str) -> Option<String> {
     let (before, rest) = page.split_once(HEAD)?;
     let rows: usize = rest.split_inclusive('\n').take_while(|line| line.starts_with('|')).map(str::len).sum();
@@ -125,7 +126,7 @@ const HEAD: &str = "\
 |---|---|--:|--:|--:|--:|--:|--:|
 ";
 
-/// Longer, and Tenure starves beside a client that pauses.
+/// If the wait is longer, a client that pauses starves Tenure.
 const LIMIT_MS: u64 = 1000;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Programs that speak to the store itself: they ask for blocks of tokens, which the engine does not do yet, or at
-//! moments that a plan has chosen.
+//! Programs that use the store directly. They ask for blocks of tokens, which the engine does not do yet, or at moments that
+//! a plan has chosen.
 
 use std::{sync::Arc, time::Duration};
 
@@ -90,7 +90,7 @@ impl BlockProgram {
             }
             _ => world.note(What::NotEntered { ask, why: NotEntered::Busy }),
         }
-        // Whatever came of it: it may be there.
+        // Whatever the result was: the lease or the place may be there.
         let over = self.host.sleep_until(self.host.now() + timing.request_timeout());
         let _ = select(Box::pin(self.store.release(&claim.name, claim.owner)), over).await;
     }

@@ -1,18 +1,18 @@
-//! The checker: whether a history keeps the laws. Pure: it knows the events and what the world claims, nothing else.
+//! The checker: whether a history keeps the laws. It is pure: it knows the events and what the world claims, nothing else.
 //!
 //! | Law | How it is checked | Where |
 //! |---|---|---|
-//! | L1 | the intervals of true time in which guards say that they may be believed; an entry counts even if its guard says no already; at no instant more than the smallest limit; after a run of a job that counts no other one starts within its interval, and n intervals hold n + 1 runs where they may begin early | everywhere |
-//! | L2 | per server and lock, tokens in the order of its answers; no two entries share a token, and each has one that was granted to its owner; entries that do not fit beside each other grow in the order of entry, and a holder that believes is not refused by the resource | everywhere; order of entry and refusals: within the assumptions |
-//! | L3 | at the resource, once another grant has written, an earlier one is never accepted again; on one server also: accepted grants follow the order in which they were minted | everywhere |
-//! | L4 | a release, renewal or raise shortens or ends nobody else's lease on the server, and a memo is taken from a holder alone, under no smaller token than that of the one before | everywhere |
-//! | L5 | a guard that has said that it is lost never says that it is held; a renewal on the server makes no holder | everywhere |
+//! | L1 | the intervals of true time in which guards report their leases as held; an entry counts even if its guard already reports the loss; at no instant more holders than the smallest limit; after a run of a job that counts, no other run starts within its interval, and n intervals hold at most n + 1 runs where runs may begin early | everywhere |
+//! | L2 | per server and lock, tokens grow in the order of the server's answers; no two entries share a token, and each has one that was granted to its owner; tokens of entries that exclude each other grow in the order of entry, and the resource refuses no holder that treats its lease as held | everywhere; order of entry and refusals: within the assumptions |
+//! | L3 | at the resource, after another grant has written, an earlier one is never accepted again; on one server also: accepted grants follow the order in which they were minted | everywhere |
+//! | L4 | a release, renewal or raise shortens or ends no other owner's lease on the server; the server takes a memo only from a holder, and not with a smaller token than that of the memo before | everywhere |
+//! | L5 | a guard that has reported the loss never reports that it is held; a renewal on the server makes no holder | everywhere |
 //! | L6 | after the last fault every waiter enters within the bound of S7.4 and none fails; over a quorum, where no order is promised, some waiter does | within the assumptions |
-//! | L7 | who is let in is the first of the queue, and nobody is while there is one; waiters of one process enter in the order in which they asked, and share a lease as often and as long as is promised; mutexes only; who asks is passed by one other process a few times at most before it enters | nothing goes wrong; the queue: one server; who is passed: where one program of each process asks |
+//! | L7 | a grant goes to the first of the queue, and to no other owner while there is a queue; waiters of one process acquire in the order in which they asked, and share a lease as often and as long as is promised; mutexes only; one other process passes a waiter a few times at most before it acquires | nothing goes wrong; the queue: one server; passing: where one program of each process asks |
 //! | L8 | long after the last program has left, nothing is held and no place kept anywhere | within the assumptions |
-//! | L9 | a claim or renewal that failed as `NotApplied` did nothing on any server, an owner of whom a store of cells said that it is gone is not let in later, and a release that said `Released` was there (on a quorum), or passed the lease on to one who entered or left; a memo that was answered for is seen by who asks later | everywhere |
+//! | L9 | a claim or renewal that failed as `NotApplied` did nothing on any server; an owner that a store of cells reported as gone is not granted the lock later; a release that returned `Released` removed the lease (on a quorum), or passed it on to a waiter that entered or left; a memo that the store acknowledged is seen by later reads | everywhere |
 //!
-//! Not checkable here: L3 for readers, which raise no mark; L8's "usually at once", a matter of speed; `break`.
+//! Not checkable here: L3 for readers, which raise no mark; L8's "usually immediately", a matter of speed; `break`.
 
 use std::fmt;
 
@@ -79,7 +79,7 @@ pub struct Claims {
     pub is_calm: bool,
     /// Each process has one program, which asks for the lock again and again.
     pub is_hot: bool,
-    /// What came too late is not applied any more.
+    /// A request that arrives too late is not applied.
     pub bars_late: bool,
     /// Programs take several locks, one after the other, before they enter.
     pub takes_several: bool,
@@ -90,7 +90,7 @@ pub struct Claims {
 /// The laws that a history broke, in the order of the laws.
 pub fn judge(events: &[Event], claims: &Claims) -> Vec<Violation> {
     let mut found = Vec::new();
-    // A3: what a store forgot is nobody's fault above it. The resource refuses the former holder.
+    // A3: what a store forgot is no fault of the layers above it. The resource refuses the former holder.
     let forgotten = belief::forgotten(events);
     let tenures: Vec<_> =
         belief::tenures(events).into_iter().filter(|tenure| !forgotten.contains(&tenure.owner)).collect();
@@ -130,7 +130,7 @@ impl fmt::Display for Violation {
 }
 
 fn seconds(at: Micros) -> f64 {
-    // For people: a world lasts some minutes.
+    // For display only: a world lasts some minutes.
     std::time::Duration::from_micros(at).as_secs_f64()
 }
 
@@ -138,7 +138,7 @@ fn broken(law: Law, at: Micros, what: impl Into<String>) -> Violation {
     Violation { law, at, what: what.into() }
 }
 
-/// When the last fault was over, and when programs were ended.
+/// When the last fault ended, and when programs were ended.
 fn phases(events: &[Event]) -> Option<(Micros, Micros)> {
     let healed = events.iter().find(|event| event.what == What::Healed)?.at;
     let closed = events.iter().find(|event| event.what == What::Closed)?.at;

@@ -66,7 +66,7 @@ fn two_that_believe_at_once_break_l1_and_two_in_turn_do_not() {
     assert_eq!(laws(&[one.to_vec(), next(50)].concat()), []);
     let early = [one[..2].to_vec(), next(40), one[2..].to_vec()].concat();
     assert_eq!(laws(&early), [Law::L1]);
-    // It never left, but its guard says itself when it ends.
+    // It never left, but its guard reports when it ends.
     assert_eq!(laws(&[one[..2].to_vec(), next(100)].concat()), []);
     assert_eq!(laws(&[one[..2].to_vec(), next(99)].concat()), [Law::L1]);
 }
@@ -261,7 +261,7 @@ fn an_untrue_outcome_breaks_l9() {
     };
     assert_eq!(laws(&done(true)), []);
     assert_eq!(laws(&done(false)), [Law::L9]);
-    // With a token left the lease may have been passed on: to whoever enters with it or gives it back.
+    // With a token left, the lease may have been passed on: to a waiter that acquires with it or releases it.
     let passed = |then: Option<What>| {
         let granted = served(1, Served::Granted { first: 1, last: 2 });
         let done = [(1, granted), (2, enters(1, 1, 1)), (3, left(1)), (4, answered.clone())];

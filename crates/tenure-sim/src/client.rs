@@ -1,4 +1,4 @@
-//! Programs: each asks for locks, writes to what they protect and gives them back, or does not.
+//! Programs: each asks for locks, writes to what they protect and releases them, or does not.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     Mutex,
-    /// Only write locks: each waiter has a place of its own in the store's queue.
+    /// Only write locks: each waiter has its own place in the store's queue.
     Write,
     /// Read locks and write locks.
     ReadWrite,
@@ -30,22 +30,22 @@ pub(crate) enum Use {
 #[derive(Clone, Debug)]
 pub(crate) struct Habits {
     pub(crate) locks: Vec<Use>,
-    /// How long a name is used before another one takes its place, so that locks are taken for the first time again and again.
+    /// How long a name is used. Then another one takes its place, so that locks are repeatedly taken for the first time.
     pub(crate) renamed_every: Option<Micros>,
     pub(crate) ttl: Duration,
     /// Between two acquisitions, in ms.
     pub(crate) rest: (u64, u64),
-    /// All programs of the process ask at once, so often, and hold for an instant.
+    /// All programs of the process ask at the same time, once per interval of this length, and hold for an instant.
     pub(crate) crowds_every: Option<Micros>,
     /// How often it asks before it rests.
     pub(crate) asks: usize,
-    /// Mutexes are kept for so long when they have nothing to do.
+    /// How long the process keeps the lease of a mutex without work.
     pub(crate) idle: Option<Duration>,
-    /// Asks for several locks at once, or for one of several.
+    /// Asks for several locks together, or for one of several.
     pub(crate) several: bool,
-    /// So many holds in a thousand last longer than the ttl.
+    /// So many holds in a thousand may last longer than the ttl.
     pub(crate) long: u64,
-    /// So many acquisitions in a thousand are given up half-way.
+    /// The program gives up so many acquisitions in a thousand half-way.
     pub(crate) fickle: u64,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Program {
     pub(crate) chance: Chance,
 }
 
-/// An acquisition under way; notes that it was given up if nothing else becomes of it.
+/// An acquisition under way. Without another result it is noted as given up.
 struct Asking<'a> {
     world: &'a World,
     ask: AskId,
@@ -80,7 +80,7 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// What a program holds; ends belief when it is dropped, and then drops the guard.
+/// What a program holds. When it is dropped, it first ends the tenure, and then drops the guard.
 struct Tenure {
     world: Arc<World>,
     grant: GrantId,
@@ -135,7 +135,7 @@ impl Program {
             Use::Mutex if self.chance.per_mille(100) => (self.locker.mutex(name).fifo(), Mode::Exclusive),
             Use::Mutex => {
                 keeps = self.habits.idle.is_some();
-                // Zero is not at all.
+                // Zero means not at all.
                 (self.locker.mutex(name).keep_idle(self.habits.idle.unwrap_or_default()), Mode::Exclusive)
             }
             Use::Write => (self.locker.rwlock(name).write(), Mode::Exclusive),
@@ -184,7 +184,7 @@ impl Program {
         match answer {
             Ok(Some(guard)) => self.hold(mode, guard, asking, is_healed).await,
             Ok(None) | Err(AcquireError::TimedOut { .. }) => asking.failed(NotEntered::Busy),
-            // It asked for a longer lease than others allow.
+            // It asked for a longer lease than the server's record allows.
             Err(AcquireError::Store(error)) if error.kind() == ErrorKind::Invalid => {
                 asking.failed(NotEntered::GaveUp)
             }
@@ -230,7 +230,7 @@ impl Program {
         world.note(What::Answered { grant, answer });
     }
 
-    /// Writes now and then, after a look at the guard, until the time is over or the lease is.
+    /// Checks the guard now and then, and writes if it is held, until the time has passed or the lease is lost.
     async fn work(&mut self, tenure: &Tenure, lock: LockId, mode: Mode, token: u64, length: Duration) {
         let guard = tenure.guard.as_ref().expect("BUG: it is there");
         let over = self.world.now() + micros(length);

@@ -1,9 +1,11 @@
 //! `Clockwork`: virtual time, and the tasks of many processes in one thread.
 //!
-//! Not tokio's paused runtime but 200 lines of our own, for three things that it cannot do: a **process can be stopped**
-//! (none of its tasks is polled, while its clocks, the network and the servers go on), a **process can be killed** (all
-//! of its tasks are dropped at once), and **who runs next is drawn from the seed**, from a sorted set: so neither the
-//! order in which tasks were woken nor the iteration order of a map in product code changes the history.
+//! It replaces tokio's paused runtime, because it does three things that tokio cannot:
+//!
+//! * It **stops a process**: none of its tasks is polled, while its clocks, the network and the servers go on.
+//! * It **kills a process**: all of its tasks are dropped immediately.
+//! * It **draws the next task from the seed**, from a sorted set. So neither the order of wakeups nor the iteration order
+//!   of a map in product code changes the history.
 
 use std::{
     cmp::Reverse,
@@ -24,7 +26,7 @@ pub type Micros = u64;
 /// A process: what can be stopped and killed.
 pub type Pid = usize;
 
-/// Polls within one instant after which a world is taken to run in a circle.
+/// This many polls within one instant count as a livelock.
 const POLLS_MAX: u32 = 200_000;
 
 /// Virtual time, and the tasks of all processes.
@@ -136,7 +138,7 @@ impl Clockwork {
         core.processes.len() - 1
     }
 
-    /// Starts a task of a process; of a dead one it is dropped at once.
+    /// Starts a task of a process. The task of a dead process is dropped immediately.
     pub(crate) fn spawn(&self, process: Pid, task: BoxFuture<'static, ()>) {
         self.start(process, task, false);
     }
@@ -160,7 +162,7 @@ impl Clockwork {
         locked(&self.ready.0).insert(task);
     }
 
-    /// Has `run` called at this time, whatever the processes do.
+    /// Calls `run` at this time, whatever the processes do.
     pub(crate) fn at(&self, at: Micros, run: impl FnOnce() + Send + 'static) {
         locked(&self.core).push(at, What::Run(Box::new(run)));
     }
@@ -170,7 +172,7 @@ impl Clockwork {
         Sleep { clockwork: self.clone(), at, timer: None }
     }
 
-    /// Stops a process: it does nothing until `until`, and notices nothing of it but its clocks.
+    /// Stops a process until `until`. It does nothing, and can notice the stop only by its clocks.
     pub(crate) fn stop(&self, process: Pid, until: Micros) {
         let mut core = locked(&self.core);
         let known = &mut core.processes[process].stopped_until;
@@ -179,7 +181,7 @@ impl Clockwork {
         core.push(until, What::Resume(process));
     }
 
-    /// Kills a process: all of its tasks are gone, and nothing of it is ever sent again.
+    /// Kills a process: all of its tasks are dropped, and it never sends anything again.
     pub(crate) fn kill(&self, process: Pid) {
         locked(&self.core).processes[process].is_alive = false;
         self.drop_tasks(|task| task.process == process);
@@ -190,7 +192,7 @@ impl Clockwork {
         self.drop_tasks(|task| task.is_main);
     }
 
-    /// Ends all tasks and forgets what is due, so that nothing of this world is kept alive by itself.
+    /// Ends all tasks and forgets what is due, so that nothing of this world keeps itself alive.
     pub(crate) fn end(&self) {
         locked(&self.core).processes.iter_mut().for_each(|process| process.is_alive = false);
         self.drop_tasks(|_| true);
@@ -208,14 +210,14 @@ impl Clockwork {
                 }
             }
         }
-        // Outside the lock: what is dropped may start tasks.
+        // Outside the lock, because a dropped value may start tasks.
         drop(dropped);
     }
 
     /// Lets time pass until `until`. `after` is called whenever a process has done something.
     ///
     /// # Panics
-    /// If a world runs in a circle without time passing.
+    /// If the world polls tasks endlessly while no time passes.
     pub(crate) fn run_until(&self, until: Micros, mut after: impl FnMut(Pid)) {
         let mut polls = 0;
         loop {
@@ -259,7 +261,7 @@ impl Clockwork {
         }
     }
 
-    /// Polls one ready task, drawn by chance; the process that it belongs to.
+    /// Polls one ready task, drawn by chance. Returns the process of the task.
     fn poll_one(&self) -> Option<Pid> {
         loop {
             let (at, process, mut future, waker) = {
@@ -287,7 +289,7 @@ impl Clockwork {
             };
             let is_over = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
             let mut core = locked(&self.core);
-            // It may have killed its own process meanwhile.
+            // The task may have killed its own process.
             let slot = &mut core.tasks[at];
             let leaving = match slot.as_mut() {
                 Some(task) if !is_over => {

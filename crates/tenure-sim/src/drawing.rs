@@ -10,7 +10,7 @@ use tenure_core::OwnerId;
 use tenure_picture::{Bar, Lane, Look, Mark, Picture, Shade, Sign};
 use tenure_sim::{Event, GrantId, LockId, Outcome, Served, What};
 
-/// The part of a history that lies in this window.
+/// The part of a history in this window.
 pub(crate) fn picture(title: &str, outcome: &Outcome, window: &Range<Duration>) -> Picture {
     let mut drawing = Drawing { window: window.clone(), ..Drawing::default() };
     for event in &outcome.events {
@@ -39,10 +39,10 @@ pub(crate) fn picture(title: &str, outcome: &Outcome, window: &Range<Duration>) 
     }
 }
 
-/// What comes first on the page, its number, its name.
+/// The order on the page, a number, the name.
 type Key = (u8, u64, String);
 
-/// Where something lasts that is not over yet.
+/// Something that has not ended yet, and its lane.
 struct Open {
     lane: Key,
     from: Duration,
@@ -143,7 +143,8 @@ impl Drawing {
         }
     }
 
-    /// What is not over ends with the history. Leases on servers that nobody gave back have an end of their own, and are left out.
+    /// What has not ended ends with the history. Leases on servers that no client released have their own end, and are left
+    /// out.
     fn close(&mut self, at: Duration) {
         let asks = std::mem::take(&mut self.asks).into_values();
         let open: Vec<Open> = asks.chain(std::mem::take(&mut self.grants).into_values()).collect();
@@ -179,12 +180,12 @@ fn faults() -> Key {
     (0, 0, "faults".into())
 }
 
-/// A write of somebody who has left already.
+/// The lane of late writes: their program has already left.
 fn resource() -> Key {
     (3, 0, "resource".into())
 }
 
-/// As locks are called: `a`, or `a#1` for a slot.
+/// The name of a lock: `a`, or `a#1` for a slot.
 fn letter(lock: LockId) -> String {
     let (letter, slot) = (lock / 256, lock % 256);
     let letter = char::from(b'a' + u8::try_from(letter % 26).expect("BUG: below 26"));

@@ -1,14 +1,16 @@
-//! What a plan that breaks an assumption excuses in a world.
+//! Which laws a plan that breaks an assumption may break in a world.
 
 use crate::{checker::Law, plan::PlanKind, run::WorldKind};
 
 impl PlanKind {
-    /// True if the laws allow that this one breaks in such a world.
+    /// True if this plan may break this law in such a world.
     pub fn excuses(self, world: WorldKind, law: Law) -> bool {
         match self {
-            // The clocks of its nodes differ: one that forgot may count less than another one's clock had it raised to.
+            // The clocks of the nodes differ. After a node forgot, its counter may be below the value to which another
+            // node's clock had raised it.
             Self::Rewound if world.is_quorum() => matches!(law, Law::L1 | Law::L2 | Law::L3),
-            // So do those of servers that grant in place of one another, and nobody waits until that makes no difference.
+            // The clocks of servers that grant in place of one another also differ. No client waits until that makes no
+            // difference.
             Self::Unguarded if world.servers() > 1 || world == WorldKind::Pair => {
                 matches!(law, Law::L1 | Law::L2 | Law::L3)
             }

@@ -1,4 +1,4 @@
-//! `History`: what happened in a world, in the order of true time. All that the checker knows.
+//! `History`: what happened in a world, in the order of true time. The checker knows nothing else.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -9,7 +9,7 @@ use tenure_core::{LockName, Outcome, OwnerId, locked};
 
 use crate::clockwork::{Micros, Pid};
 
-/// A machine of clients: its process may be killed and another one started.
+/// A machine of clients. Its process may be killed and another one started.
 pub(crate) type Machine = usize;
 
 /// Which lock of the world, times 256, and which slot of it: tokens of two slots cannot be compared.
@@ -42,20 +42,20 @@ pub struct Event {
 pub enum Patience {
     /// Asks once.
     None,
-    /// Until it is let in.
+    /// Until it acquires.
     Endless,
-    /// So long, by the caller.
+    /// For this time, set by the caller.
     Some(Micros),
 }
 
-/// Why a program was not let in.
+/// Why a program did not acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NotEntered {
-    /// Somebody else holds it, or did all the time.
+    /// Another owner holds it, or held it all the time.
     Busy,
     /// The program dropped the acquisition, or was killed.
     GaveUp,
-    /// The store failed.
+    /// The store failed. True: nothing was applied.
     Failed(bool),
 }
 
@@ -70,14 +70,14 @@ pub enum Leaving {
     Killed,
 }
 
-/// What a release was answered.
+/// The answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReleaseAnswer {
-    /// It was there and has left.
+    /// The lease was there and is released.
     Released,
-    /// It was lost before.
+    /// The lease was lost before.
     AlreadyLost,
-    /// Nobody knows.
+    /// It is unknown what happened.
     Unknown,
 }
 
@@ -91,7 +91,7 @@ pub enum Served {
         /// The last.
         last: u64,
     },
-    /// It has a place; with a turn or only to be woken.
+    /// It has a place, with a turn or only for a wakeup.
     Queued {
         /// It will be made holder.
         has_turn: bool,
@@ -102,18 +102,18 @@ pub enum Served {
     Left(bool),
     /// Its lease was extended; false if it does not hold.
     Renewed(bool),
-    /// Its memo was taken, while it held or not, and over one of a larger token or not.
+    /// The server took its memo.
     Noted {
         /// It held with a token.
         is_holder: bool,
-        /// The one that was there has a larger token.
+        /// The memo that was there has a larger token.
         was_later: bool,
     },
-    /// The counter was raised so far for it.
+    /// The counter was raised to this value for it.
     Raised(u64),
-    /// Its lease was made anew by a renewal, although it did not hold.
+    /// A renewal made its lease again, although it did not hold.
     Recreated,
-    /// It lost its lease, or a part of it, by a release, renewal or raise of this other one.
+    /// It lost its lease, or a part of it, by a release, renewal or raise of this other owner.
     Robbed(OwnerId),
 }
 
@@ -121,8 +121,8 @@ pub enum Served {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "fields are called what they are")]
 pub enum What {
-    /// A program asks for a lock; its process has a queue for it, or each of its waiters has a place of its own; and may keep the
-    /// lease when it is released.
+    /// A program asks for a lock. Its process has a queue for the lock, or each of its waiters has its own place. The
+    /// process may keep the lease when it is released.
     Asked {
         ask: AskId,
         process: Pid,
@@ -132,7 +132,7 @@ pub enum What {
         is_queue: bool,
         keeps: bool,
     },
-    /// It was let in, with tokens from `token` to `last`.
+    /// The program acquired, with tokens from `token` to `last`.
     Entered {
         ask: AskId,
         grant: GrantId,
@@ -143,13 +143,13 @@ pub enum What {
         last: u64,
         limit: u32,
     },
-    /// It was not.
+    /// It did not acquire.
     NotEntered { ask: AskId, why: NotEntered },
-    /// The guard says that it may be believed until then, in true time, if it is not renewed any more.
+    /// The guard reports that the lease is valid until then, in true time, if it is not renewed any more.
     Believes { grant: GrantId, until: Micros },
-    /// The guard says that the lease is lost.
+    /// The guard reports that the lease is lost.
     Lost { grant: GrantId },
-    /// The guard says that the lease is held although it had said that it was lost.
+    /// The guard reports that the lease is held, after it had reported that it was lost.
     Resurrected { grant: GrantId },
     /// The program ends its tenure.
     Left { grant: GrantId, how: Leaving },
@@ -157,37 +157,37 @@ pub enum What {
     Answered { grant: GrantId, answer: ReleaseAnswer },
     /// A write arrived at the resource.
     Wrote { grant: GrantId, lock: LockId, token: u64, is_accepted: bool, sent_at: Micros },
-    /// A server did something for an owner; `again`: because a message came twice, whose answer nobody waits for.
+    /// A server did something for an owner. `again`: because of a repeated message, for whose answer no process waits.
     Served { node: NodeId, lock: LockId, owner: OwnerId, did: Served, again: bool },
     /// A claim of this owner was sent to the store.
     Claimed { owner: OwnerId },
-    /// It was answered.
+    /// The claim was answered.
     ClaimAnswered { owner: OwnerId },
-    /// It failed.
+    /// The claim failed.
     ClaimFailed { owner: OwnerId, outcome: Outcome },
     /// A lease of this owner is about to be renewed.
     Renewing { owner: OwnerId },
-    /// It failed.
+    /// The renewal failed.
     RenewFailed { owner: OwnerId, outcome: Outcome },
-    /// The store said of this owner that it has left, or was not there.
+    /// The store reported that this owner has left, or was not there.
     Gone { owner: OwnerId },
     /// A server came back without the lease of this owner, or with an older one (A3).
     Forgotten { lock: LockId, owner: OwnerId },
-    /// Something is still there long after everybody has left.
+    /// Something is still there long after all programs have left.
     Leftover { node: NodeId, lock: LockId, holders: usize, places: usize },
-    /// Something is there of an owner whose process was told that all it had left is released.
+    /// A lease or place of an owner is there, after `flush` reported to its process that all it had left is released.
     LeftAfterDrain { node: NodeId, lock: LockId, owner: OwnerId },
     /// A job begins that is to run once per interval.
     JobStarted { run: AskId, early: Micros },
-    /// It succeeded, and is said to count.
+    /// The run succeeded, and was reported as one that counts.
     JobCounted { run: AskId },
-    /// The store has answered for a memo under this token, to be kept until then at least.
+    /// The store has acknowledged a memo under this token, to be kept until then at least.
     MemoLeft { lock: LockId, token: u64, until: Micros },
-    /// A look that was asked for then shows the memo of this token, or none.
+    /// A read that was sent then shows the memo of this token, or none.
     MemoSeen { lock: LockId, token: Option<u64>, asked_at: Micros },
     /// A fault of the plan.
     Fault(String),
-    /// All faults are over.
+    /// All faults have ended.
     Healed,
     /// Programs stop asking.
     Closed,

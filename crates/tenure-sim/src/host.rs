@@ -1,4 +1,4 @@
-//! `SimHost`: one process on a machine whose clocks run as they like.
+//! `SimHost`: one process on a machine with simulated clocks.
 
 use std::{
     io,
@@ -22,7 +22,7 @@ pub(crate) const EPOCH: u64 = 1_700_000_000_000_000;
 /// How long a machine has been running when the world begins.
 const BOOTED: u64 = 1_000_000_000;
 
-/// A clock that runs at a rate of its own and may be stepped.
+/// A clock that runs at its own rate and may be stepped.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     /// µs that it gains per second of true time.
@@ -36,7 +36,7 @@ impl Clock {
         Self { ppm, offset: AtomicI64::new(offset) }
     }
 
-    /// By how much it has run since the world began.
+    /// How far it has run since the world began.
     pub(crate) fn run(&self, at: Micros) -> u64 {
         (at * (1_000_000u64.saturating_add_signed(self.ppm))) / 1_000_000
     }
@@ -88,13 +88,13 @@ impl Host for SimHost {
 
     fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()> {
         let now = self.clockwork.now();
-        // Never early, not even by a part of a µs: a loop that waits for a deadline would turn on the spot.
+        // Never early, not even by a part of a µs: otherwise a loop that waits for a deadline would spin.
         let until = u64::try_from(until.boot.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX / 4);
         let left = until.saturating_sub(BOOTED + self.clock.run(now));
         if left == 0 {
             return Box::pin(std::future::ready(()));
         }
-        // Farther than any world lasts.
+        // Longer than any world lasts.
         let left = left.min(1 << 40);
         // A timer is never early, and a little late.
         let late = locked(&self.chance).below(800);

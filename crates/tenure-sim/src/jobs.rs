@@ -1,4 +1,4 @@
-//! Programs of the plan of jobs: some run a job once per interval, some leave memos beside a lock and read them.
+//! Programs of the plan of jobs: some run a job once per interval, others leave memos in a lock and read them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ pub(crate) const INTERVAL: Micros = 20_000_000;
 /// How much earlier a run of the second job may begin, in µs.
 pub(crate) const EARLY: Micros = INTERVAL / 10;
 
-/// How long a memo is kept, in µs: some are over before the next one comes.
+/// How long a memo is kept, in µs: some expire before the next one comes.
 const KEPT: Micros = 15_000_000;
 
 pub(crate) struct JobProgram {
@@ -70,7 +70,7 @@ impl JobProgram {
         for _ in 0..self.chance.between(1, 3) {
             let (token, asked_at) = (guard.token().get(), self.world.now());
             if guard.set_memo(token.to_string(), Duration::from_micros(KEPT)).await.is_ok() {
-                // It was written no sooner than that, and clocks part by a hundredth at most (A1).
+                // It was written no sooner than that, and clocks differ by at most 1 % (A1).
                 let until = asked_at + KEPT - KEPT / 100;
                 self.world.note(What::MemoLeft { lock: lock_id(guard.name()), token, until });
             }

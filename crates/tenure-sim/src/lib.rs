@@ -2,8 +2,8 @@
 //!
 //! The worlds run the product's own code: the machines, the engine, the ledger, the quorum of Redlock and the rule of the
 //! restart guard. What is simulated is below them: time, the network, servers that stop, forget and are replaced, and
-//! processes that are stopped and killed. A history is what programs asked and were told, what guards said of
-//! themselves, what servers did and what a fenced resource accepted; [`judge`] holds it against the laws.
+//! processes that are stopped and killed. A history is what programs asked and received, what guards reported, what servers
+//! did and what a fenced resource accepted. [`judge`] checks it against the laws.
 //!
 //! One seed is one history, the same on every run: no thread, no real time, no order of a hash map.
 

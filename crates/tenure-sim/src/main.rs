@@ -23,7 +23,7 @@ use tenure_sim::{Law, PlanKind, WorldKind, run};
 
 use crate::report::{History, Report};
 
-/// Runs simulated worlds and holds their histories against the laws of docs/evidence/laws.md.
+/// Runs simulated worlds and checks their histories against the laws of docs/evidence/laws.md.
 #[derive(Debug, Parser)]
 #[command(name = "tenure-sim", version)]
 struct Args {
@@ -42,7 +42,7 @@ struct Args {
     /// Only this kind of plan; otherwise seeds take turns.
     #[arg(long)]
     plan: Option<PlanKind>,
-    /// Run each of many twice, and fail if one seed is two histories.
+    /// Run each of many histories twice, and fail if one seed gives two histories.
     #[arg(long)]
     twice: bool,
     /// How many threads; every history runs on one.
@@ -54,7 +54,7 @@ struct Args {
     /// Draw only these seconds of it, as 10..25.
     #[arg(long, value_name = "FROM..TO", requires = "svg", value_parser = window)]
     window: Option<Range<Duration>>,
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     json: bool,
     /// Stop at the first history that breaks this law and must keep it.
@@ -125,7 +125,7 @@ fn window(text: &str) -> Result<Range<Duration>, String> {
 }
 
 fn many(args: &Args) -> ExitCode {
-    // How fast the simulation itself is: the only real time here.
+    // The speed of the simulation itself: the only real time here.
     let began = TokioHost.now();
     let bar = if std::io::stderr().is_terminal() && !args.json {
         indicatif::ProgressBar::new(args.seeds)

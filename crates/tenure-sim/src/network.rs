@@ -28,9 +28,9 @@ impl Weather {
 pub(crate) struct Network {
     pub(crate) chance: Chance,
     pub(crate) weather: Weather,
-    /// Until when nothing passes, and whether it is kept for later.
+    /// Until when no message passes, and whether messages are kept for later.
     pub(crate) cuts: BTreeMap<(Machine, NodeId), (Micros, bool)>,
-    /// Processes that are to be stopped when their machine sends something next, and for how long.
+    /// Processes to stop when their machine next sends something, and for how long.
     pub(crate) traps: BTreeMap<Machine, (Pid, Micros)>,
 }
 

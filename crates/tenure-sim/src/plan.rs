@@ -26,14 +26,14 @@ pub enum PlanKind {
     Pauses,
     /// Servers restart with all of their memory, a part, or none; are flushed; forget their history.
     Restarts,
-    /// Somebody empties the store again and again, while messages are late, lost and doubled.
+    /// The store is emptied again and again, while messages are late, lost and doubled.
     Emptied,
-    /// A server takes the place of another: a replica that missed the last writes, while the old master is dead or goes on;
-    /// or another server at the same address.
+    /// A server takes the place of another. It is a replica that missed the last writes, while the old master is dead or
+    /// goes on; or another server at the same address.
     Failover,
     /// The wall clocks of servers step back.
     StepsBack,
-    /// All of the above but steps back, which may not meet a loss of data (A6).
+    /// All of the above except steps back, which must not occur together with a loss of data (A6).
     All,
     /// Programs ask for blocks of tokens over a bad network.
     Blocks,
@@ -47,23 +47,23 @@ pub enum PlanKind {
     Skew,
     /// Outside: servers forget locks, and there is no guard (A3).
     Unguarded,
-    /// Outside: servers go back to a snapshot and do not know it (A3).
+    /// Outside: servers go back to a snapshot and cannot notice it (A3).
     Rewound,
-    /// Outside: one address leads to several servers at once, and back to former ones (A3).
+    /// Outside: one address leads to several servers at the same time, and back to former ones (A3).
     Scattered,
-    /// Many programs of one process ask at the same moments and hold for an instant, so that leases are passed on; over a bad
-    /// network, and with pauses.
+    /// Many programs of one process ask at the same moments and hold for an instant, so that leases are passed on. Over a
+    /// bad network, and with pauses.
     Crowds,
-    /// Programs ask for several locks at once, or for one of several; over a bad network, and with pauses.
+    /// Programs ask for several locks together, or for one of several; over a bad network, and with pauses.
     Several,
     /// Jobs that run once per interval, and memos; over a bad network, and with pauses.
     Jobs,
     /// One program of each process asks for one lock, holds it for an instant, and asks again immediately, many times.
     Hot,
-    /// A larger `max_ttl` is rolled out: half of the machines have it, the others the smaller one. Servers lose their data, or
-    /// others take their place; processes stop, and none is started.
+    /// A larger `max_ttl` is rolled out: half of the machines have it, the others the smaller one. Servers lose their data,
+    /// or others take their place; processes stop, and none is started.
     Rollout,
-    /// Readings are answered by another clock than that of the server that writes, ahead of it or behind: a proxy sends them to a
+    /// Another clock than that of the server that writes answers readings, ahead of it or behind: a proxy sends them to a
     /// replica. Over a bad network. Only cells are read before they are written.
     Split,
 }
@@ -121,11 +121,11 @@ pub(crate) enum Succession {
     None,
     /// A replica takes over when its master is dead.
     Standby,
-    /// Of two servers one is the replica of the other, and takes over while that one goes on.
+    /// One of two servers is the replica of the other, and takes over while the other goes on.
     Twins,
-    /// The address is led to another server.
+    /// The address leads to another server.
     Address,
-    /// As the first, by a clock that is a little behind; and strangers lock and change what is stored.
+    /// As `Standby`, by a clock that is a little behind. Strangers lock and change what is stored.
     Cells,
 }
 
@@ -150,13 +150,13 @@ pub(crate) struct Plan {
 
 const SECOND: Micros = 1_000_000;
 
-/// How long all messages take, in µs: a client that needs one more than another comes too late each time.
+/// How long each message takes, in µs. A client that needs one message more than another comes too late each time.
 const EVEN: (u64, u64) = (1_000, 1_050);
 
 /// A clock that is behind by this much after a loss of data breaks A6.
 const SKEW: i64 = 40_000_000;
 
-/// When two claims are sent at once, in a history that ends then.
+/// When two claims are sent at the same time, in a history that ends at `end`.
 pub(crate) fn crossing_times(end: Micros) -> impl Iterator<Item = Micros> {
     (1..).map(|round| round * 20 * SECOND).take_while(move |at| at + 30 * SECOND < end)
 }
@@ -186,7 +186,7 @@ impl Planner<'_> {
         match kind {
             PlanKind::Calm => {}
             PlanKind::Hot => self.faults.push((0, Fault::Weather(Weather { delay: EVEN, ..Weather::CALM }))),
-            // A clock that is wrong does harm where renewals fail.
+            // A wrong clock does harm where renewals fail.
             PlanKind::Network | PlanKind::Blocks | PlanKind::Drift => self.network(),
             PlanKind::Crossing => self.crossings(),
             PlanKind::Pauses => self.pauses(),
@@ -300,8 +300,8 @@ impl Planner<'_> {
         });
     }
 
-    /// Two claims meet on two of three nodes: each is granted one, and gets the other when its clock has ended the first
-    /// one's lease; then both raise the node that they have lost.
+    /// Two claims meet on two of three nodes. Each is granted one node, and gets the other when the clock there has ended
+    /// the lease of the first. Then both raise the node that they have lost.
     fn crossings(&mut self) {
         const MS: Micros = 1_000;
         if self.size.nodes != 3 {

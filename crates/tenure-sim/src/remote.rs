@@ -1,4 +1,4 @@
-//! `Remote`: a client's handle to one server. Does what the client of `tenure-redis` does with its connection and gate.
+//! `Remote`: a client's handle to one server. It does what the client of `tenure-redis` does with its connection and gate.
 
 use std::{
     sync::{Arc, Mutex},
@@ -29,21 +29,21 @@ pub(crate) struct Remote {
     address: usize,
     kind: Kind,
     terms: Terms,
-    /// Which runs this process has met at its address.
+    /// The runs that this process has met at its address.
     seen: Arc<Mutex<Seen>>,
-    /// How far the server has counted for it.
+    /// How far the server has counted for this process.
     known: Arc<Mutex<Known>>,
     listeners: Arc<Mutex<Vec<ProcessId>>>,
     session: Mutex<Option<Session>>,
-    /// The look at the replicas that is under way, over which connection.
+    /// The check of the replicas that is under way, and its connection.
     looking: Mutex<Option<(Wire, Arc<SharedLook>)>>,
 }
 
-/// What a look came to.
+/// The result of a check.
 type Looked = Result<(), BackendError>;
 
-/// A look that several callers wait for. They go on in the order in which they came: a channel of tokio wakes them in one that is
-/// another each time.
+/// A check that several callers wait for. They go on in the order in which they came: a channel of tokio wakes them in a
+/// different order each time.
 #[derive(Default)]
 struct SharedLook {
     state: Mutex<LookState>,
@@ -66,12 +66,12 @@ impl Drop for EndsLook<'_> {
     }
 }
 
-/// A connection, and what is believed of the gate.
+/// A connection, and the last known state of the gate.
 #[derive(Clone)]
 struct Session {
     wire: Wire,
     gate: Gate,
-    /// When the server was asked last whether it has its replicas, if it had some.
+    /// When the client last asked the server whether it has its replicas, if it had some.
     looked_at: Moment,
     /// The `max_ttl` under which it serves this client.
     served: Duration,
@@ -87,12 +87,12 @@ impl Known {
     }
 }
 
-/// Which runs of the server a process has met.
+/// The runs of the server that a process has met.
 #[derive(Default)]
 struct Seen {
-    /// The one that let it through last.
+    /// The last run whose gate was open to it.
     passed: Option<u64>,
-    /// Another one that answered later, and since when.
+    /// Another run that answered later, and since when.
     later: Option<(u64, Moment)>,
     /// The `max_ttl` under which it was served last.
     served: Option<Duration>,
@@ -108,7 +108,8 @@ impl Seen {
     }
 }
 
-/// A connection: to which server, and in which of its epochs it was made. It stays there wherever the address leads later.
+/// A connection: its server, and the epoch of that server in which it was made. It stays there wherever the address leads
+/// later.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Wire {
     server: NodeId,
@@ -122,7 +123,7 @@ enum Gate {
 }
 
 impl Remote {
-    /// A client that was `served` before.
+    /// A client, with the `max_ttl` under which it was served before.
     pub(crate) fn new(
         world: Arc<World>,
         host: Arc<dyn Host>,
@@ -158,7 +159,7 @@ impl Remote {
         }
     }
 
-    /// Looks at the server, over a new connection if there is none.
+    /// Checks the server, over a new connection if there is none.
     async fn look(&self, wire: Option<Wire>) -> Result<Session, BackendError> {
         let asked_at = self.host.now();
         let server =
@@ -196,7 +197,7 @@ impl Remote {
         Ok(session)
     }
 
-    /// The connection; what was seen of the replicas of its server is believed for so long only.
+    /// Returns the connection. What was seen of its server's replicas counts for a limited time only.
     async fn fresh(&self) -> Result<Session, BackendError> {
         let began = self.host.now();
         loop {
@@ -208,7 +209,7 @@ impl Remote {
         }
     }
 
-    /// Looks at the replicas, or takes the answer of the caller that is looking.
+    /// Checks the replicas, or takes the answer of the caller that is checking.
     async fn join_look(&self, wire: Wire) -> Looked {
         let under_way =
             locked(&self.looking).clone().filter(|(at, look)| *at == wire && !locked(&look.state).is_over);
@@ -217,7 +218,7 @@ impl Remote {
                 let ended = look.ended.notified();
                 tokio::pin!(ended);
                 ended.as_mut().enable();
-                // The caller may be gone: the next one looks.
+                // If that caller was dropped, the next one checks.
                 let over = |state: &LookState| state.is_over.then(|| state.answer.clone().unwrap_or(Ok(())));
                 if let Some(looked) = over(&locked(&look.state)) {
                     return looked;
@@ -241,14 +242,14 @@ impl Remote {
         *known = Known(Some((gate.clone(), last)));
     }
 
-    /// Another server may have been promoted in its place: it is looked at again next time.
+    /// Another server may have been promoted in its place: the client checks again next time.
     fn alone(&self, server: NodeId) -> BackendError {
         locked(&self.session).take_if(|session| session.wire.server == server);
         let message = "the server had replicas, and none of them acknowledges";
         BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message).retry_after(LOOK)
     }
 
-    /// A replica takes no writes: perhaps the next connection is led to its master.
+    /// A replica takes no writes. The next connection may lead to its master.
     fn read_only(&self, server: NodeId) -> BackendError {
         locked(&self.session).take_if(|session| session.wire.server == server);
         BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "the server is a replica")
@@ -285,7 +286,7 @@ impl Remote {
             NoAnswer::Reset => (ErrorKind::Unavailable, Outcome::Unknown, "the connection was cut"),
             NoAnswer::Silent => (ErrorKind::TimedOut, Outcome::Unknown, "no answer"),
         };
-        // A check takes nothing.
+        // A check takes no lock.
         let outcome = if wire.is_none() { Outcome::NotApplied } else { outcome };
         Err(BackendError::new(kind, outcome, message))
     }
@@ -296,7 +297,7 @@ impl Remote {
         BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message).retry_after(left)
     }
 
-    /// Runs a request that needs an open gate, looking again if it is not as we thought.
+    /// Runs a request that needs an open gate. Checks again if the gate is not in the assumed state.
     async fn through_gate(
         &self,
         ttl: Option<Duration>,

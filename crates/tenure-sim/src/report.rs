@@ -1,4 +1,4 @@
-//! `Report`: what many histories came to.
+//! `Report`: the results of many histories.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ pub(crate) struct History {
     raised: u64,
     losses: u64,
     violations: Vec<Violation>,
-    /// Played again, it was the same.
+    /// A second run gave the same history.
     is_one: bool,
 }
 
@@ -64,11 +64,11 @@ struct Row {
     raised: u64,
     losses: u64,
     broken: BTreeMap<Law, u64>,
-    /// Those that a history must have kept.
+    /// The laws that a history broke and must keep.
     bad: BTreeSet<Law>,
 }
 
-/// What many histories came to.
+/// The results of many histories.
 #[derive(Default)]
 pub(crate) struct Report {
     histories: u64,
@@ -76,7 +76,7 @@ pub(crate) struct Report {
     rows: BTreeMap<PlanKind, Row>,
     /// Histories that broke a law that they must keep.
     bad: Vec<History>,
-    /// How to see those that were not the same the second time.
+    /// How to show the histories that differed the second time.
     differing: Vec<String>,
 }
 

@@ -47,7 +47,7 @@ pub enum WorldKind {
     Redlock3,
     /// Redlock over five nodes.
     Redlock5,
-    /// A Redis and its replica, which takes its place while it goes on.
+    /// A Redis and its replica, which takes over while the master goes on.
     Twins,
     /// Three Redis servers that take turns behind one address.
     Spare,
@@ -116,7 +116,7 @@ impl fmt::Display for WorldKind {
     }
 }
 
-/// What came of a history.
+/// The result of a history.
 #[derive(Debug)]
 pub struct Outcome {
     /// The laws that it broke.
@@ -131,10 +131,10 @@ pub struct Outcome {
 
 /// All leases are at most this long, and the guard waits for it.
 const MAX_TTL: Duration = Duration::from_secs(6);
-/// After the locks are no longer asked for, everything is free after this.
+/// After the last request, all locks are free within this time, in µs.
 const REST: Micros = 16_000_000;
 
-/// How often is looked for what is left.
+/// How often the simulation checks what is left, in µs.
 const LOOK_EVERY: Micros = 20_000;
 
 /// Runs one history and judges it.
@@ -148,7 +148,7 @@ impl Plan {
         match kind {
             PlanKind::Blocks => Some(Schedule::Often),
             PlanKind::Crossing => {
-                // Before it, some that find out that all nodes answer, and bring their counters together.
+                // Before it, earlier claims find that all nodes answer, and bring their counters together.
                 let before = if machine == 0 { [8_000_000, 5_000_000, 0] } else { [9_000_000, 7_000_000, 0] };
                 let times = crossing_times(self.healed_at);
                 let times = times.flat_map(|at| before.map(|before| at - before)).collect();
@@ -164,7 +164,7 @@ struct Seat {
     habits: Habits,
     tasks: usize,
     process: usize,
-    /// That of its programs.
+    /// The locker of its programs.
     locker: Option<Locker>,
 }
 
@@ -244,7 +244,8 @@ impl Stage {
         Outcome { violations, events, fingerprint, simulated: Duration::from_micros(end) }
     }
 
-    /// What programs have left is given back; of a process that was told so nothing is seen from then on.
+    /// Flushes what programs have left. After `flush` has succeeded in a process, no lease or place of the process may be
+    /// seen.
     fn drain(&mut self, end: Micros) {
         let drained = Arc::<Mutex<BTreeSet<ProcessId>>>::default();
         for seat in &mut self.seats {
@@ -271,15 +272,15 @@ impl Stage {
         }
     }
 
-    /// How long a waiter may wait once all faults are over (S7.4).
+    /// How long a waiter may wait after all faults have ended (S7.4).
     fn bound(&self) -> Micros {
         let longest = self.seats.iter().map(|seat| seat.habits.ttl).max().unwrap_or_default();
         let longest = u64::try_from(longest.as_micros()).unwrap_or(0);
         let programs = self.seats.iter().map(|seat| seat.tasks as u64).sum::<u64>();
-        // A hold that began before is up to two and a half leases long; others half a second.
+        // A hold that began before is up to two and a half leases long; others last half a second.
         let guard = if self.plan_kind == PlanKind::Rollout { 32_000_000 } else { 18_000_000 };
         let (hold, claim_ttl, place) = (500_000, 500_000, 6_000_000);
-        // Who holds one of several waits for the next, and so do those before it there.
+        // The holder of one of several locks waits for the next one, and so do the holders before it there.
         let chain = if self.plan_kind == PlanKind::Several { u64::from(LOCKS) } else { 1 };
         chain * longest * 5 / 2
             + 2 * longest.max(2_000_000)

@@ -59,12 +59,12 @@ pub(crate) struct Life {
     pub(crate) clock: Arc<Clock>,
 }
 
-/// What it is among the servers that copy each other.
+/// Its role among the servers that copy each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// It takes writes.
     Master {
-        /// Since when its only replica acknowledges nothing any more; `None` if it does, or there never was one.
+        /// Since when its only replica does not acknowledge; `None` if it does, or there never was one.
         unheard_since: Option<Micros>,
         /// A replica is connected, whether it acknowledges or not.
         has_replica: bool,
@@ -85,9 +85,9 @@ pub(crate) struct Node {
     /// The replica that may be promoted, in the world that has one.
     pub(crate) standby: Option<Life>,
     pub(crate) data: Data,
-    /// What an older snapshot, or the replica, has; `None` if it has all.
+    /// The data of an older snapshot, or of the replica; `None` if it is all of the data.
     pub(crate) copy: Option<Data>,
-    /// The whole machine as it was, with what its programs remember.
+    /// The whole machine at an earlier time, with what its programs remember.
     pub(crate) snapshot: Option<Snapshot>,
     pub(crate) replid: u64,
     pub(crate) is_promoted: bool,
@@ -96,7 +96,7 @@ pub(crate) struct Node {
     /// Grows whenever connections are cut.
     pub(crate) epoch: u64,
     pub(crate) down_until: Micros,
-    /// The address leads elsewhere: nobody reaches it.
+    /// The address leads elsewhere: no client reaches it.
     pub(crate) is_away: bool,
     pub(crate) next_id: u64,
     pub(crate) strangers: Strangers,
@@ -180,14 +180,14 @@ pub(crate) enum Reply {
     PutBack,
 }
 
-/// What a request brought about besides its answer.
+/// What a request caused, apart from its answer.
 #[derive(Default)]
 pub(crate) struct Effects {
     pub(crate) wakes: Vec<(Audience, OwnerId)>,
     pub(crate) events: Vec<What>,
 }
 
-/// A memo was taken: from whom, and over which one.
+/// A memo was taken: from which owner, and over which memo.
 pub(crate) fn noted(before: &LockView, owner: OwnerId, token: FencingToken) -> Served {
     let own = owner.to_string();
     let is_holder = before.holders.iter().any(|holder| holder.owner == own && holder.token.is_some());
@@ -195,7 +195,7 @@ pub(crate) fn noted(before: &LockView, owner: OwnerId, token: FencingToken) -> S
 }
 
 impl Node {
-    /// The clock by which leases are counted, and that for tokens.
+    /// The clock by which leases are counted, and the clock for tokens.
     fn moment(&self, now: Micros) -> Moment {
         let wall = Duration::from_micros(self.life.clock.wall(now));
         match self.kind {
@@ -318,7 +318,7 @@ impl Node {
         answer
     }
 
-    /// Runs a verb that must touch nothing but its owner's, and notes if it did.
+    /// Runs a verb that must touch only what belongs to its owner, and notes if it touched more.
     fn step<A>(
         &mut self,
         at: Moment,
@@ -344,7 +344,7 @@ impl Node {
         answer
     }
 
-    /// Who holds a lock, and for how long.
+    /// The holders of a lock, and how long each of them still holds.
     fn holders(&self, at: Moment, name: &LockName) -> Vec<(String, Duration)> {
         let Some(ledger) = self.data.locks.get(name).filter(|ledger| !ledger.is_free()) else {
             return Vec::new();
@@ -353,13 +353,13 @@ impl Node {
         view.holders.into_iter().map(|h| (h.owner, h.expires_in.unwrap_or_default())).collect()
     }
 
-    /// How many hold each lock, and how many wait.
+    /// How many holders and waiters each lock has.
     pub(crate) fn leftovers(&self, now: Micros) -> Vec<(LockId, usize, usize)> {
         let counts = |view: LockView| (lock_id(&view.name), view.holders.len(), view.queue.len());
         self.views(now).map(counts).collect()
     }
 
-    /// Who holds or waits.
+    /// All owners that hold or wait.
     pub(crate) fn owners(&self, now: Micros) -> Vec<(LockId, OwnerId)> {
         let owners = |view: LockView| {
             let holders = view.holders.into_iter().map(|holder| holder.owner);

@@ -1,4 +1,4 @@
-//! Programs that ask for several locks at once, or for one of several.
+//! Programs that ask for several locks together, or for one of several.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
 /// How many locks there are: `a` to `d`.
 pub(crate) const LOCKS: u8 = 4;
 
-/// Acquisitions under way, one for each lock that is asked for; notes that they were given up if nothing else becomes of them.
+/// Acquisitions under way, one for each lock. Without another result they are noted as given up.
 struct Asking<'a> {
     world: &'a World,
     asks: Vec<AskId>,
@@ -33,7 +33,7 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// What a program holds; ends belief when it is dropped, and then drops the guards.
+/// What a program holds. When it is dropped, it first ends the tenures, and then drops the guards.
 struct Tenures {
     world: Arc<World>,
     grants: Vec<(GrantId, LockId, u64)>,
@@ -77,7 +77,7 @@ impl Program {
         let gives_up = self.chance.per_mille(self.habits.fickle) && !is_healed;
         let gives_up_after = gives_up.then(|| self.chance.millis(0, 900));
         let world = self.world.clone();
-        // Who is content with one of them asks once.
+        // A program that wants any one of them asks once.
         let asked = if is_all { letters.len() } else { 1 };
         let ask = |letter: &u8| {
             let (ask, lock) = (world.next_ask(), u16::from(*letter) * 256);
@@ -169,13 +169,13 @@ impl Program {
             Err(ReleaseError::AlreadyLost(_)) => ReleaseAnswer::AlreadyLost,
             Err(_) => ReleaseAnswer::Unknown,
         };
-        // The answers for several come together, when the lease of one of them may be another holder's already.
+        // The answers for several locks come together. By then another holder may have the lease of one of them.
         if let [(grant, ..)] = tenures.grants[..] {
             world.note(What::Answered { grant, answer });
         }
     }
 
-    /// Writes to what each of the locks protects, after a look at all of them, until the time is over.
+    /// Checks all guards now and then, and writes to what each lock protects, until the time has passed.
     async fn work_on_several(&mut self, tenures: &Tenures, length: Duration) {
         let guards = tenures.guards.as_ref().expect("BUG: they are there");
         let over = self.world.now() + micros(length);

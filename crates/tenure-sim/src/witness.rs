@@ -1,4 +1,4 @@
-//! `Witness`: stands between the engine and the store, and notes what the store says of claims (L9).
+//! `Witness`: sits between the engine and the store, and notes what the store reports about claims (L9).
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(crate) struct Witness {
     pub(crate) world: Arc<World>,
 }
 
-/// A claim under way; one that nobody waits for any more may arrive later.
+/// A claim under way. If no caller waits for it any more, it may arrive later.
 struct Claiming<'a> {
     world: &'a World,
     owner: OwnerId,

@@ -23,26 +23,26 @@ use crate::{
     server::{Effects, Node, Reply, Request, Role},
 };
 
-/// How long a client waits before it takes silence for a broken connection: 3 s.
+/// How long a client waits before it treats silence as a broken connection: 3 s.
 const SILENCE: Micros = 3_000_000;
 
-/// The same of a connection to cells: what is lost on it is the end of it.
+/// The same for a connection to cells, where a lost message ends the connection.
 const BROKEN: Micros = 300_000;
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoAnswer {
-    /// Nobody listens there: it was not applied.
+    /// No server listens there: nothing was applied.
     Refused,
     /// The connection was cut.
     Reset,
-    /// None came.
+    /// No answer came.
     Silent,
 }
 
 pub(crate) type Answer = Result<Reply, NoAnswer>;
 
-/// What a program goes by: the guard of one lock, or those of several.
+/// What a program relies on: the guard of one lock, or those of several.
 pub(crate) trait Belief: Send + Sync {
     fn is_held(&self) -> bool;
     fn remaining(&self) -> Duration;
@@ -68,7 +68,7 @@ impl Belief for Guards {
     }
 }
 
-/// A grant that a program believes in.
+/// A grant that a program treats as held.
 struct Believer {
     process: Pid,
     grant: GrantId,
@@ -84,13 +84,13 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<Mutex<Node>>,
     /// One for each address.
     pub(crate) notifier: Vec<Notifier>,
-    /// Where new connections of a machine are led, if not to the server that was at their address first.
+    /// Where new connections of a machine lead, if not to the server that was at their address first.
     routes: Mutex<BTreeMap<Machine, NodeId>>,
     pub(crate) network: Mutex<Network>,
     believers: Mutex<Vec<Believer>>,
     /// The largest token that each resource has seen.
     registers: Mutex<BTreeMap<LockId, u64>>,
-    /// By lock and last token: the first one, and whose they are. A guard that is asked for its owner is not passed on.
+    /// By lock and last token: the first token, and the owner. A guard that is asked for its owner is not passed on.
     granted: Mutex<BTreeMap<(LockId, u64), (u64, OwnerId)>>,
     asks: AtomicUsize,
     grants: AtomicUsize,
@@ -133,13 +133,13 @@ impl World {
         locked(&self.routes).get(&machine).copied().unwrap_or(address)
     }
 
-    /// What Sentinel says of the master before this one: where there are two servers that copy each other, the other one.
+    /// What Sentinel reports about the former master: of two servers that copy each other, the other one.
     pub(crate) fn predecessor_of(&self, server: NodeId) -> Predecessor {
         let [one, other] = &self.nodes[..] else { return Predecessor::Unknown };
         let other = locked(if server == 0 { other } else { one }).role;
         let promoted_at = locked(&self.nodes[server]).promoted_at;
         match other {
-            // On command; a master that was cut off before cannot be asked.
+            // Promoted on command. A master that was cut off before cannot be asked.
             Role::Master { unheard_since, .. } if unheard_since == promoted_at => Predecessor::Serving,
             Role::Master { .. } => Predecessor::Unknown,
             Role::Replica => Predecessor::Demoted,
@@ -157,7 +157,8 @@ impl World {
         locked(&self.granted).insert((lock, last), (first, grant.owner));
     }
 
-    /// To whom this token was granted; one that no server granted is of the last owner before, or of none.
+    /// The owner to which this token was granted. A token that no server granted belongs to the last owner before, or to
+    /// none.
     pub(crate) fn owner_of(&self, lock: LockId, token: u64) -> OwnerId {
         let granted = locked(&self.granted);
         let after = granted.range((lock, token)..=(lock, u64::MAX)).map(|(_, grant)| *grant);
@@ -196,7 +197,7 @@ impl World {
                 let until = (now + length).min(self.healed_at.load(Ordering::Relaxed));
                 self.clockwork.stop(process, until);
             }
-            // A server of cells is reached over connections that repeat nothing: what it has answered does not come again.
+            // Connections to a server of cells repeat nothing: a request that it has answered does not come again.
             let repeats = !matches!(request, Request::Cells { .. });
             let is_twice = network.chance.below(1000) < network.weather.twice && repeats;
             let again = is_twice.then(|| network.chance.between(1_000, 3_000_000));
@@ -205,7 +206,7 @@ impl World {
         if let (Some(at), Some(later)) = (there, again) {
             let (world, request) = (self.clone(), request.clone());
             self.clockwork.at(at + later, move || {
-                // Nobody waits for this answer.
+                // No client waits for this answer.
                 let _ = world.apply(to, epoch, &request, true);
             });
         }
@@ -234,7 +235,7 @@ impl World {
         let (at, answer) = back.map_or(silent, |at| (at, answer));
         let (world, is_cells) = (self.clone(), matches!(request, Request::Cells { .. }));
         self.clockwork.at(at, move || {
-            // What a server has answered is lost with its connections.
+            // An answer of a server of cells is lost with its connection.
             let is_cut = is_cells && epoch.is_some_and(|epoch| epoch != locked(&world.nodes[to]).epoch);
             let _ = tell.send(if is_cut { Err(NoAnswer::Reset) } else { answer });
         });
@@ -270,7 +271,7 @@ impl World {
         Ok(reply)
     }
 
-    /// Programs look at this guard after every step of their process, and note what it says.
+    /// From now on, `look` reads this guard after each step of its process, and notes what it reports.
     pub(crate) fn believe<B: Belief + 'static>(
         &self,
         process: Pid,
@@ -284,7 +285,7 @@ impl World {
         grant
     }
 
-    /// The program ends its tenure: nothing that happens to the guard from here on is belief.
+    /// The program ends its tenure: from here on, the reports of the guard do not count.
     pub(crate) fn disbelieve(&self, grant: GrantId, how: Leaving) {
         let mut believers = locked(&self.believers);
         if let Some(at) = believers.iter().position(|believer| believer.grant == grant) {
@@ -294,7 +295,7 @@ impl World {
         }
     }
 
-    /// Everything that a killed process believed is over.
+    /// Ends all tenures of a killed process.
     pub(crate) fn bury(&self, process: Pid) {
         let dead: Vec<GrantId> = {
             let believers = locked(&self.believers);
@@ -303,7 +304,7 @@ impl World {
         dead.into_iter().for_each(|grant| self.disbelieve(grant, Leaving::Killed));
     }
 
-    /// Notes until when the guards of a process may be believed, if that has changed.
+    /// Notes until when the guards of a process report their leases as held, if that has changed.
     pub(crate) fn look(&self, process: Pid) {
         let now = self.now();
         for believer in locked(&self.believers).iter_mut().filter(|b| b.process == process) {
@@ -318,7 +319,7 @@ impl World {
         }
     }
 
-    /// Asks a guard whether it may be believed, and notes if it says that it is lost, or is not any more.
+    /// Checks whether a guard reports its lease as held. Notes if it reports the loss, or takes such a report back.
     pub(crate) fn check(&self, grant: GrantId, held: &dyn Belief) -> bool {
         let is_held = held.is_held();
         let mut believers = locked(&self.believers);
@@ -331,7 +332,7 @@ impl World {
         is_held
     }
 
-    /// Writes to the resource of a lock; arrives after `after`.
+    /// Writes to the resource of a lock. The write arrives after `after`.
     pub(crate) fn write(self: &Arc<Self>, grant: GrantId, lock: LockId, token: u64, after: Duration) {
         let (world, sent_at) = (self.clone(), self.now());
         let at = sent_at + u64::try_from(after.as_micros()).unwrap_or(0);

@@ -28,21 +28,21 @@ macro_rules! with_one_connection {
 }
 
 with_one_connection! {
-    /// GET, and if nobody is there, SET.
+    /// GET, and if there is no holder, SET.
     GetSet;
-    /// SETNX without an end: a lock that only its holder takes away.
+    /// SETNX without an expiry: a lock that only its holder removes.
     SetForever;
-    /// SETNX, and then EXPIRE: takes, then says until when.
+    /// SETNX, and then EXPIRE: takes the lock, then sets its expiry.
     SetnxExpire;
     /// SET NX PX with a fixed value, and a DEL that frees whatever is there.
     BlindDel;
     /// SET NX PX with a name; GET, compare, DEL.
     GetDel;
-    /// SET NX PX with a name of its own, and a release that compares: the recipe of the manual.
+    /// SET NX PX with its own name, and a release that compares: the recipe of the manual.
     SetNx;
     /// SET NX EX with an hour, to be on the safe side: longer than any work.
     SetLong;
-    /// WATCH, MULTI, EXEC: asks again whenever somebody else was faster.
+    /// WATCH, MULTI, EXEC: asks again whenever another client was faster.
     Watch;
 }
 
@@ -181,7 +181,7 @@ impl Scheme for Watch {
     }
 }
 
-/// SETNX with a time as value, and GETSET when that is over: ends by the clock of whoever looks at it.
+/// SETNX with a time as value, and GETSET when that has passed: it expires by the clock of the client that reads it.
 pub(super) struct Stamp {
     redis: Redis,
     ends: u128,
@@ -226,7 +226,7 @@ fn now() -> u128 {
     SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_millis())
 }
 
-/// SET NX PX, and a thread that renews until it is told to stop: a watchdog beside the work: neither hears of the other.
+/// SET NX PX, and a thread that renews until it must stop. This watchdog runs next to the work: neither knows of the other.
 pub(super) struct Watchdog {
     redis: Redis,
     is_over: Arc<AtomicBool>,

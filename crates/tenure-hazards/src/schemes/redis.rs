@@ -1,4 +1,4 @@
-//! `Redis`: one connection of a client that knows nothing of us.
+//! `Redis`: one connection of a client that knows nothing of Tenure.
 
 use std::{
     thread,
@@ -9,7 +9,7 @@ use redis::{Connection, ErrorKind, Value};
 
 use crate::protocol::{Client, Step};
 
-/// A connection, made when it is needed, and made anew when it breaks.
+/// A connection, made when it is needed, and made again when it breaks.
 pub(crate) struct Redis {
     me: Client,
     url: String,
@@ -94,7 +94,7 @@ impl Redis {
         self.send(&command).map(|_| ())
     }
 
-    /// As everybody waits: a moment.
+    /// Waits for a moment, as most recipes do.
     pub(crate) fn pause(&self) {
         thread::sleep(PAUSE);
     }

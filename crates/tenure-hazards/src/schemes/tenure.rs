@@ -24,13 +24,13 @@ impl Tenure {
         Ok(Self { url: me.url.clone(), locks: connect(&me.url)?, guard: None, lease: None })
     }
 
-    /// Keeps the guard, and has somebody look at the lease.
+    /// Keeps the guard, and starts a thread that watches the lease.
     fn holds(&mut self, guard: Guard) {
         self.lease = Some(watched(guard.lease()));
         self.guard = Some(guard);
     }
 
-    /// The rows that are protected, beside the file of the locks.
+    /// The rows that are protected, next to the file of the locks.
     fn rows(&self) -> Step<Connection> {
         let locks = Path::new(self.url.trim_start_matches("sqlite:"));
         Ok(Connection::open(locks.with_file_name(ROWS))?)
@@ -77,14 +77,14 @@ impl Scheme for Tenure {
     }
 }
 
-/// A release says what happened.
+/// Sends a note if the release returned an error.
 fn say_if_lost(released: Option<Result<(), ReleaseError>>) {
     if let Some(Err(told)) = released {
         send(Message::Notes(format!("is told: {told}")));
     }
 }
 
-/// Says when the lease is lost: at the end of its validity, however late this thread is told.
+/// Reports when the lease is lost: at the end of its validity, even if this thread notices it later.
 fn watched(lease: Lease) -> Lease {
     let watched = lease.clone();
     thread::spawn(move || {

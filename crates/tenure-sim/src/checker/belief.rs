@@ -1,4 +1,4 @@
-//! Belief: L1 and L5.
+//! Which grant treats its lease as held, and when: L1 and L5.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub(super) struct Tenure {
     pub(super) lock: LockId,
     pub(super) limit: u32,
     pub(super) token: u64,
-    /// When the guard could be believed, from and to; the first may be empty and counts all the same.
+    /// The intervals in which the program may treat the lease as held. The first may be empty; it counts anyway.
     pub(super) believed: Vec<(Micros, Micros)>,
 }
 
@@ -28,7 +28,7 @@ impl Tenure {
     }
 }
 
-/// Whose leases a server has forgotten.
+/// The owners whose leases a server has forgotten.
 pub(super) fn forgotten(events: &[Event]) -> BTreeSet<OwnerId> {
     let owner = |event: &Event| match event.what {
         What::Forgotten { owner, .. } => Some(owner),
@@ -41,7 +41,7 @@ pub(super) fn forgotten(events: &[Event]) -> BTreeSet<OwnerId> {
 pub(super) fn tenures(events: &[Event]) -> Vec<Tenure> {
     let mut tenures: Vec<Tenure> = Vec::new();
     let mut at_of: BTreeMap<GrantId, usize> = BTreeMap::new();
-    // Those that have not left, with what they said last.
+    // The grants that have not ended, each with the last report of its guard.
     let mut open: BTreeMap<GrantId, (Micros, Micros)> = BTreeMap::new();
     for event in events {
         match event.what {
@@ -77,7 +77,7 @@ pub(super) fn tenures(events: &[Event]) -> Vec<Tenure> {
     tenures
 }
 
-/// It was believed since `from`, until what it said then or the next thing that happened.
+/// The lease was treated as held from `from` until the reported time, or until the next event of this grant.
 fn close(tenure: &mut Tenure, (from, until): (Micros, Micros), now: Micros) {
     let to = until.min(now);
     if to <= from {
@@ -89,7 +89,7 @@ fn close(tenure: &mut Tenure, (from, until): (Micros, Micros), now: Micros) {
     }
 }
 
-/// A stretch of belief, among how many.
+/// An interval in which a lease is treated as held, and how many may hold at the same time.
 #[derive(Clone, Copy)]
 struct Stretch<'a> {
     from: Micros,

@@ -1,4 +1,4 @@
-//! Memos and jobs: what a holder left is seen, nobody else leaves anything, and a job runs once per interval.
+//! Memos and jobs: a holder's memo is seen, no other owner leaves one, and a job runs once per interval.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::{
     jobs::INTERVAL,
 };
 
-/// L4: a server takes memos from holders alone, and none under a smaller token than that of the one that is there.
+/// L4: a server takes memos from holders only, and none with a smaller token than that of the stored memo.
 pub(super) fn guarded(events: &[Event], found: &mut Vec<Violation>) {
     for event in events {
         if let What::Served { owner, did: Served::Noted { is_holder, was_later }, .. } = event.what
@@ -21,7 +21,7 @@ pub(super) fn guarded(events: &[Event], found: &mut Vec<Violation>) {
     }
 }
 
-/// L9: a memo that was answered for is seen by every question after the answer, until its time is over or a later one is seen.
+/// L9: a memo that the store acknowledged is seen by each later read, until it expires or a later memo is seen.
 pub(super) fn seen(events: &[Event], found: &mut Vec<Violation>) {
     let mut left: BTreeMap<LockId, Vec<(Micros, u64, Micros)>> = BTreeMap::new();
     for event in events {
@@ -43,11 +43,11 @@ pub(super) fn seen(events: &[Event], found: &mut Vec<Violation>) {
     }
 }
 
-/// L1 of jobs: after a run that counts no other one starts within the interval; where runs may begin early, n intervals hold
-/// n + 1 starts of them at most.
+/// L1 of jobs: after a run that counts, no other run starts within the interval. Where runs may begin early, n intervals
+/// hold at most n + 1 starts.
 pub(super) fn intervals(events: &[Event], found: &mut Vec<Violation>) {
     let mut started: BTreeMap<AskId, (Micros, Micros)> = BTreeMap::new();
-    // Of each job, which differ in how early they may begin.
+    // By job: the jobs differ in how early they may begin.
     let mut counted: BTreeMap<Micros, BTreeSet<Micros>> = BTreeMap::new();
     for event in events {
         match event.what {
@@ -56,7 +56,7 @@ pub(super) fn intervals(events: &[Event], found: &mut Vec<Violation>) {
                 let before = counted.entry(early).or_default().iter().rev();
                 for (intervals, began) in (1..).zip(before) {
                     let apart = event.at - began;
-                    // Clocks part by a hundredth at most (A1); a due time is kept to a thousandth, and a run takes a while.
+                    // Clocks differ by at most 1 % (A1). A due time is kept to 0.1 %, and a run takes a while.
                     let slack = INTERVAL / 100 + if early > 0 { INTERVAL / 50 } else { 0 };
                     if apart + early < intervals * (INTERVAL - slack) {
                         let what = format!(

@@ -30,14 +30,14 @@ fn asks(events: &[Event]) -> BTreeMap<AskId, Ask> {
             _ => continue,
         };
         if let Some(known) = asks.get_mut(&ask) {
-            // Who asked for one of several has been let into this one.
+            // A program that asked for one of several locks has acquired this one.
             (known.over, known.lock) = (Some(over), entered.unwrap_or(known.lock));
         }
     }
     asks
 }
 
-/// L6, once all faults are over.
+/// L6, after all faults have ended.
 pub(super) fn liveness(events: &[Event], claims: &Claims, found: &mut Vec<Violation>) {
     let Some((healed, closed)) = phases(events) else { return };
     let asks = asks(events);
@@ -64,7 +64,7 @@ pub(super) fn liveness(events: &[Event], claims: &Claims, found: &mut Vec<Violat
     }
 }
 
-/// Without an order, some waiter has to enter while there are any.
+/// Where no order is promised, some waiter must acquire while there are waiters.
 fn nobody_enters(
     asks: &BTreeMap<AskId, Ask>,
     (healed, closed): (Micros, Micros),
@@ -121,7 +121,7 @@ pub(super) fn order(events: &[Event], found: &mut Vec<Violation>) {
         .collect();
     let mut queues: BTreeMap<LockId, Vec<OwnerId>> = BTreeMap::new();
     let mut holders: BTreeSet<OwnerId> = BTreeSet::new();
-    // Whose release came before its claim: the place is nobody's, and ends by itself (L8).
+    // Owners that have left. If a release came before its claim, the place belongs to no process, and expires (L8).
     let mut gone: BTreeSet<OwnerId> = BTreeSet::new();
     for event in events {
         let What::Served { lock, owner, did, .. } = event.what else { continue };
@@ -149,11 +149,12 @@ pub(super) fn order(events: &[Event], found: &mut Vec<Violation>) {
     }
 }
 
-/// L7, where each process asks for one lock again and again: the store hears of one that asks before another has had many turns.
+/// L7, where each process asks for one lock repeatedly: the store receives a waiter's claim before another process has had
+/// many turns.
 pub(super) fn passed(events: &[Event], found: &mut Vec<Violation>) {
     const PASSED_MAX: usize = 6;
     let mut waiting: BTreeMap<AskId, (LockId, BTreeMap<Pid, usize>)> = BTreeMap::new();
-    // Until then a server may have been too young to grant anything.
+    // Only processes that have acquired count: until then a server may have been started too recently to grant anything.
     let mut known: BTreeSet<Pid> = BTreeSet::new();
     for event in events {
         match event.what {
@@ -182,11 +183,11 @@ pub(super) fn passed(events: &[Event], found: &mut Vec<Violation>) {
     }
 }
 
-/// L7, inside a process, where nothing goes wrong: who enters next, and how often and how long one lease is passed on (H5.2,
-/// H5.5).
+/// L7 inside a process, where nothing goes wrong: which waiter acquires next, and how often and how long one lease is passed
+/// on (H5.2, H5.5).
 pub(super) fn turns(events: &[Event], found: &mut Vec<Violation>) {
     const HOLDERS_MAX: usize = 33;
-    /// 10 ms by a clock that is up to 1 % slow, and a moment until the next holder is let in.
+    /// 10 ms by a clock that is up to 1 % slow, and a moment until the next holder acquires.
     const WITHIN: Micros = 10_200;
     let mut leases: BTreeMap<OwnerId, (Micros, usize)> = BTreeMap::new();
     let mut queues: BTreeMap<(Pid, LockId), Vec<AskId>> = BTreeMap::new();

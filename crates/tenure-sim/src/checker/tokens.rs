@@ -7,7 +7,7 @@ use tenure_core::OwnerId;
 use super::{Claims, Law, Violation, belief::Tenure, broken};
 use crate::history::{Event, GrantId, LockId, NodeId, Served, What};
 
-/// L2, on every server: each token is larger than all before, and than all that it was raised to.
+/// L2, on every server: each token is larger than all before, and than all values to which the counter was raised.
 pub(super) fn minted(events: &[Event], found: &mut Vec<Violation>) {
     let mut largest: BTreeMap<(NodeId, LockId), u64> = BTreeMap::new();
     for event in events {
@@ -29,7 +29,8 @@ pub(super) fn minted(events: &[Event], found: &mut Vec<Violation>) {
     }
 }
 
-/// L2: whoever enters has tokens that a server granted to its owner, or raised its counter to for it (H5.2).
+/// L2: a program that enters has tokens that a server granted to its owner, or to which a server raised its counter for this
+/// owner (H5.2).
 pub(super) fn granted(events: &[Event], found: &mut Vec<Violation>) {
     let mut last_of: BTreeMap<OwnerId, u64> = BTreeMap::new();
     for event in events {
@@ -57,7 +58,7 @@ pub(super) fn entered(
     found: &mut Vec<Violation>,
 ) {
     let mut seen: BTreeMap<LockId, BTreeMap<u64, GrantId>> = BTreeMap::new();
-    // The largest of all, and of those that were alone.
+    // The largest of all tokens, and of those of exclusive grants.
     let mut largest: BTreeMap<LockId, (u64, u64)> = BTreeMap::new();
     for event in events {
         let What::Entered { grant, owner, lock, token, last, limit, .. } = event.what else { continue };
@@ -122,7 +123,7 @@ pub(super) fn fenced(events: &[Event], claims: &Claims, found: &mut Vec<Violatio
     }
 }
 
-/// L2, as the resource sees it: whoever believes is not refused.
+/// L2, at the resource: it refuses no holder that may treat its lease as held.
 pub(super) fn refused(events: &[Event], tenures: &[Tenure], found: &mut Vec<Violation>) {
     let of: BTreeMap<GrantId, &Tenure> = tenures.iter().map(|tenure| (tenure.grant, tenure)).collect();
     for event in events {

@@ -28,21 +28,21 @@ enum After {
 
 #[derive(Default)]
 struct Account {
-    /// Nodes that let it in or gave it a place since its claim was sent.
+    /// Nodes that granted it the lock or a place since its claim was sent.
     took: BTreeSet<NodeId>,
-    /// Nodes that it has left, having been there.
+    /// Nodes that removed its lease or its place.
     left: BTreeSet<NodeId>,
     /// It has left since its claim was sent.
     has_left: bool,
     /// Claims that are not answered.
     under_way: usize,
-    /// An earlier claim may still be on its way, or one was beside it: what was done may be its work.
+    /// An earlier claim may still be on its way, or another claim ran at the same time. Either may have made a change.
     is_uncertain: bool,
-    /// It was renewed since that was asked for.
+    /// A server has renewed it since the last renewal was sent.
     is_renewed: bool,
     /// An earlier renewal may still be on its way.
     may_be_renewed: bool,
-    /// The store has said that it is gone.
+    /// The store has reported that it is gone.
     is_gone: bool,
     /// The last token that it was granted.
     last: u64,
@@ -51,14 +51,15 @@ struct Account {
 }
 
 impl Account {
-    /// What a message did that came again says nothing of the one that was sent last.
+    /// The effect of a repeated message proves nothing about the message that was sent last.
     fn on_served(&mut self, node: NodeId, did: Served, again: bool) {
         if let Served::Granted { last, .. } = did {
             self.last = self.last.max(last);
         }
         match did {
             Served::Renewed(true) => self.is_renewed |= !again,
-            // Another client may have read the place that it has left, and moves it up: that is not its claim's work.
+            // Another client may have read the place that this owner has left, and moves it up. This owner's claim did not
+            // do that.
             Served::Queued { .. } if self.has_left => {}
             Served::Granted { .. } | Served::Queued { .. } if !again => {
                 self.took.insert(node);
@@ -71,9 +72,9 @@ impl Account {
         }
     }
 
-    /// Once a holder with this token was told that it has released.
+    /// Called when a release with this token returned `Released`.
     fn after_release(&self, token: u64, quorum: usize) -> After {
-        // With a token left it may have been passed on, or it is kept.
+        // With a token left, the lease may have been passed on, or is kept.
         if self.left.is_empty() && token < self.last {
             return After::Passed;
         }
@@ -92,7 +93,7 @@ impl Account {
         self.under_way = self.under_way.saturating_sub(1);
     }
 
-    /// True if a claim that failed so is known to have been applied.
+    /// True if the claim failed as `NotApplied`, but is known to have been applied.
     fn is_false_of_claim(&mut self, outcome: Outcome) -> bool {
         self.on_claim_answered();
         let is_false = outcome == Outcome::NotApplied && !self.is_uncertain && !self.took.is_empty();
@@ -100,7 +101,7 @@ impl Account {
         is_false
     }
 
-    /// The same of a renewal.
+    /// The same for a renewal.
     fn is_false_of_renewal(&mut self, outcome: Outcome) -> bool {
         let is_false = outcome == Outcome::NotApplied && self.is_renewed && !self.may_be_renewed;
         self.may_be_renewed |= outcome == Outcome::Unknown;
@@ -114,7 +115,8 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
     let mut accounts: BTreeMap<OwnerId, Account> = BTreeMap::new();
     let mut owners: BTreeMap<GrantId, (OwnerId, u64)> = BTreeMap::new();
     let mut keepers = BTreeSet::new();
-    // Released and still on the servers: passed on to a waiter of the same process, who then enters or leaves, or is killed.
+    // Released, but still on the servers: passed on to a waiter of the same process. The waiter then enters or leaves, or is
+    // killed.
     let mut passed: BTreeMap<OwnerId, (Micros, GrantId)> = BTreeMap::new();
     for event in events {
         match event.what {
@@ -129,7 +131,7 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
             What::ClaimAnswered { owner } => accounts.entry(owner).or_default().on_claim_answered(),
             What::Gone { owner } => {
                 let account = accounts.entry(owner).or_default();
-                // One that is under way is waited for, and released again.
+                // The client waits for a claim that is under way, and releases again.
                 account.is_gone = account.under_way == 0;
             }
             What::Renewing { owner } => accounts.entry(owner).or_default().is_renewed = false,
@@ -169,7 +171,7 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
     not_given_back(events, claims, &passed, may_be_kept, found);
 }
 
-/// Leases that were released, and are neither given back nor taken over in the end.
+/// Finds released leases that in the end were neither removed from the store nor taken over by a waiter.
 fn not_given_back(
     events: &[Event],
     claims: &Claims,
@@ -179,8 +181,8 @@ fn not_given_back(
 ) {
     let quiet = phases(events).map_or(Micros::MAX, |(healed, _)| healed + claims.bound);
     for (owner, &(at, grant)) in passed {
-        // Until all is quiet: what is kept may end with its ttl, if the store is away when it is given back; and who takes several
-        // locks has been passed a lease before it enters, and may be killed until then.
+        // Before all is quiet, a kept lease may end with its ttl, if the store is away when the client releases it. A
+        // program that takes several locks may have received a passed lease before it enters, and may be killed in between.
         let may_be_lost = claims.takes_several || may_be_kept(owner);
         if at >= quiet || !may_be_lost {
             found.push(not_done(at, grant));

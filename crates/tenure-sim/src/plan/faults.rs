@@ -31,7 +31,7 @@ pub(crate) enum Fault {
         machine: Machine,
         until: Micros,
     },
-    /// Right after it has sent something.
+    /// Stops the process right after it has sent something.
     StopAsking {
         machine: Machine,
         length: Micros,
@@ -48,7 +48,7 @@ pub(crate) enum Fault {
         node: NodeId,
         by: i64,
     },
-    /// What a snapshot or a replica has from here on is as old as this.
+    /// From here on, what a snapshot or a replica has is as old as this.
     Copy {
         node: NodeId,
     },
@@ -68,26 +68,26 @@ pub(crate) enum Fault {
     Flush {
         node: NodeId,
     },
-    /// The replica of this master hears nothing of it any more.
+    /// The replica of this master receives nothing from it any more.
     CutReplica {
         master: NodeId,
     },
-    /// A replica is made master; the old one goes on.
+    /// A replica becomes master; the old master goes on.
     TakeOver {
         old: NodeId,
         new: NodeId,
     },
-    /// A former master is made the replica of its successor.
+    /// A former master becomes the replica of its successor.
     Demote {
         old: NodeId,
         new: NodeId,
     },
-    /// New connections of this machine are led there.
+    /// New connections of this machine reach this server.
     Lead {
         machine: Machine,
         to: NodeId,
     },
-    /// Nobody reaches it any more.
+    /// No client reaches it any more.
     Leave {
         node: NodeId,
     },
@@ -97,16 +97,16 @@ pub(crate) enum Fault {
         to: NodeId,
         loads_history: bool,
     },
-    /// Until then a trigger puts back what is written to cells.
+    /// Until then, a trigger undoes what is written to cells.
     Undo {
         until: Micros,
     },
-    /// Until then readings have a clock that is ahead by so much, or behind.
+    /// Until then, the clock of readings is ahead by so much, or behind.
     Split {
         by: i64,
         until: Micros,
     },
-    /// Until then a stranger has every cell locked.
+    /// Until then, a stranger has every cell locked.
     Lock {
         until: Micros,
     },

@@ -1,4 +1,4 @@
-//! What happens to a server: it forgets, its clock steps, it goes back.
+//! What happens to a server: it forgets, its clock steps, it goes back to a snapshot.
 
 use super::{
     Planner, SECOND, SKEW, Succession,
@@ -7,7 +7,7 @@ use super::{
 use crate::clockwork::Micros;
 
 impl Planner<'_> {
-    /// A server loses what it remembers, or a part.
+    /// A server loses all of its memory, or a part.
     pub(super) fn loss(&mut self, at: Micros) {
         let node = self.node();
         let down = self.chance.between(20_000, 4 * SECOND);
@@ -55,7 +55,7 @@ impl Planner<'_> {
         self.faults.push((at, Fault::StepServer { node, by: sign * i64::try_from(by).unwrap_or(0) }));
     }
 
-    /// A place that is made from a reading lasts longer by as much as that is ahead (L8).
+    /// A place that is made from a reading lasts longer by as much as the reading is ahead (L8).
     pub(super) fn split(&mut self, at: Micros) {
         if self.size.succession != Succession::Cells {
             return;
@@ -78,7 +78,7 @@ impl Planner<'_> {
         self.faults.push((at, Fault::Restart { node, down, memory, loads_history: false }));
     }
 
-    /// The machine of a server goes back to what it was, once or twice to the same.
+    /// The machine of a server goes back to an earlier state, once or twice to the same one.
     pub(super) fn rewind(&mut self, at: Micros) {
         let (node, down) = (self.node(), self.chance.between(0, 2 * SECOND));
         let age = match self.chance.below(3) {

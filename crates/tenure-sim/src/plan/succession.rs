@@ -8,11 +8,11 @@ use super::{
 };
 use crate::{clockwork::Micros, history::NodeId};
 
-/// `SENTINEL FAILOVER` demotes the old master some ten seconds after it has promoted the new one, and a master that comes
-/// back from a partition some ten seconds after Sentinel sees it again.
+/// `SENTINEL FAILOVER` demotes the old master some ten seconds after it has promoted the new one. A master that comes back
+/// from a partition is demoted some ten seconds after Sentinel sees it again.
 const DEMOTION: Micros = 12 * SECOND;
 
-/// Between two fail-overs: the old master is demoted, and a partition is over.
+/// Between two failovers: the old master is demoted, and a partition has ended.
 const APART: (u64, u64) = (50, 80);
 
 impl Planner<'_> {
@@ -40,11 +40,12 @@ impl Planner<'_> {
         }
     }
 
-    /// A master that is cut off from its replicas, or was replaced, does not lose its data before it is demoted: with them it would
-    /// forget that it had replicas, and nothing would tell it from one that stands alone (A3).
+    /// A master that is cut off from its replicas, or was replaced, does not lose its data before it is demoted. Together
+    /// with its data it would forget that it had replicas, and could not be distinguished from a master without replicas
+    /// (A3).
     pub(super) fn replaced_masters_keep_their_data(&mut self) {
         let mut replaced = Vec::new();
-        // Since when each master is cut off. A planned fail-over has no cut.
+        // Since when each master is cut off. A planned failover has no cut.
         let mut cut = BTreeMap::new();
         let mut faults: Vec<&(Micros, Fault)> = self.faults.iter().collect();
         faults.sort_by_key(|(at, _)| *at);
@@ -90,7 +91,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The clock of the new server is behind by less than it takes to take over (A2).
+    /// The clock of the new server is behind by less than a takeover takes (A2).
     fn promotion_of_cells(&mut self, at: Micros) {
         self.promotion(at);
         let by = self.chance.below(40_000);
@@ -98,20 +99,20 @@ impl Planner<'_> {
         self.faults.push((at, Fault::StepServer { node: 0, by: -i64::try_from(by).unwrap_or(0) }));
     }
 
-    /// A trigger that puts back what is written; a transaction that has every cell locked.
+    /// A trigger that undoes what is written, or a transaction that has every cell locked.
     fn strangers(&mut self, at: Micros) {
         let until = (at + self.chance.between(10_000, 5 * SECOND)).min(self.end);
         let is_undone = self.chance.per_mille(500);
         self.faults.push((at, if is_undone { Fault::Undo { until } } else { Fault::Lock { until } }));
     }
 
-    /// What has reached the replica when it hears the last of its master.
+    /// What has reached the replica when it last receives something from its master.
     fn copied(&mut self, at: Micros, master: NodeId) {
         let lag = if self.chance.per_mille(300) { 0 } else { self.chance.between(1_000, SECOND) };
         self.faults.push((at.saturating_sub(lag), Fault::Copy { node: master }));
     }
 
-    /// Each machine is told of the new server at its own time, some of them late; its connections stay where they are.
+    /// Each machine learns of the new server at its own time, some of them late. Its connections stay where they are.
     fn told(&mut self, to: NodeId, from: Micros, until: Micros) {
         for machine in 0..self.size.machines {
             let latest = if self.chance.per_mille(600) { (from + SECOND).min(until) } else { until };
@@ -128,7 +129,7 @@ impl Planner<'_> {
         }
     }
 
-    /// On command: the replica is promoted, clients are told, and then the old master.
+    /// On command: the replica is promoted, clients are led to it, and the old master is demoted.
     fn planned(&mut self, at: Micros, old: NodeId, new: NodeId) {
         self.copied(at, old);
         self.faults.push((at, Fault::TakeOver { old, new }));
@@ -137,7 +138,7 @@ impl Planner<'_> {
         self.demoted(demoted_at, old, new);
     }
 
-    /// The master is cut off from its replica and from Sentinel, not from all clients, and goes on until that is over.
+    /// The master is cut off from its replica and from Sentinel, not from all clients. It goes on until the cut ends.
     fn forced(&mut self, at: Micros, old: NodeId, new: NodeId) {
         self.copied(at, old);
         self.faults.push((at, Fault::CutReplica { master: old }));
@@ -161,8 +162,8 @@ impl Planner<'_> {
         self.demoted(demoted_at, old, new);
     }
 
-    /// The address is led to another server, and the one before cannot be reached any more. One that had been there before
-    /// was started anew since.
+    /// The address leads to another server, and the one before cannot be reached any more. A server that had the address
+    /// earlier was restarted in between.
     fn moved(&mut self, at: Micros, former: &mut Vec<NodeId>) {
         let from = former.last().copied().unwrap_or(0);
         let to = (from + 1 + self.chance.index(self.size.nodes - 1)) % self.size.nodes;
@@ -180,7 +181,7 @@ impl Planner<'_> {
         former.push(to);
     }
 
-    /// Some machines are led to another server, perhaps one that they knew, and connections stay.
+    /// Some machines are led to another server, perhaps one that they knew. Connections stay.
     pub(super) fn scatter(&mut self, at: Micros) {
         if self.size.succession != Succession::Address {
             return;

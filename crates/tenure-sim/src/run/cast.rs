@@ -1,4 +1,4 @@
-//! Who plays in a world: its locks, its machines and its servers.
+//! The parts of a world: its locks, its machines and its servers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,10 +15,10 @@ use crate::{
     server::{Data, Kind, Life, Node, Role, Strangers},
 };
 
-/// How long some processes keep a lease when they have nothing to do.
+/// How long some processes keep an idle lease.
 const IDLE: Duration = Duration::from_millis(2_500);
 
-/// How often all ask for a hot lock, and how many times in a row each does.
+/// How often all programs ask for a hot lock, and how many times in a row each of them asks.
 const HOT_EVERY: Micros = 20_000_000;
 const HOT_ASKS: usize = 20;
 
@@ -58,8 +58,8 @@ pub(super) fn seat(
     };
     let crowds_every = are_crowds.then(|| chance.between(8_000_000, 30_000_000));
     let long = chance.between(30, 200);
-    // In no calm world, where waiters must not be passed for longer (L7); and not where an address comes to lead to another server
-    // while leases are kept: they stay on one that cannot be told of their end any more (L9).
+    // Not in a calm world, where waiters must not be passed for longer (L7). Not where the address starts to lead to another
+    // server while leases are kept: no client can then end them on the former server (L9).
     let keeps = !matches!(plan, PlanKind::Calm | PlanKind::Scattered | PlanKind::Hot)
         && rest.0 < 1_000
         && long.is_multiple_of(3);
@@ -86,7 +86,7 @@ pub(super) fn seat(
     Seat { clock, habits, tasks: 1 + chance.index(most), process: 0, locker: None }
 }
 
-/// Some that the record does not allow, where a larger `max_ttl` is rolled out.
+/// Sometimes longer than the record allows, where a larger `max_ttl` is rolled out.
 fn ttl(kind: WorldKind, plan: PlanKind, machine: usize, chance: &mut Chance) -> Duration {
     let ttl = Duration::from_millis(chance.pick(TTLS));
     if has_larger(kind, plan, machine) && chance.per_mille(300) { ttl + MAX_TTL } else { ttl }
@@ -98,7 +98,7 @@ fn has_larger(kind: WorldKind, plan: PlanKind, machine: usize) -> bool {
     is_guarded && plan == PlanKind::Rollout && !machine.is_multiple_of(2)
 }
 
-/// Within 0.95 %, with servers that are almost right, so that two differ by less than 1 %; else up to 5 %.
+/// Within 0.95 %: servers are almost exact, so a client and a server differ by less than 1 %. Under `Drift` up to 5 %.
 fn rate(plan: PlanKind, chance: &mut Chance) -> i64 {
     let most = if plan == PlanKind::Drift { 50_000 } else { 9_500 };
     i64::try_from(chance.below(2 * most + 1)).unwrap_or(0) - i64::try_from(most).unwrap_or(0)
@@ -118,7 +118,7 @@ pub(super) fn node(kind: WorldKind, plan: PlanKind, id: usize, chance: &mut Chan
     let mut life = |run: u64| {
         // Two servers differ by less than half of `max_ttl` (A6).
         let offset = i64::try_from(chance.below(480)).unwrap_or(0) * max / 1000 - max * 24 / 100;
-        // Slow enough that skew does not grow out of that in the time of a history.
+        // Slow enough that the difference stays below that during a history.
         let ppm = if plan == PlanKind::Drift { rate(plan, chance) } else { rate(plan, chance) / 100 };
         let started_wall = EPOCH - chance.between(0, 100_000) * 1_000_000;
         let clock = Arc::new(Clock::new(ppm, offset));

@@ -49,7 +49,7 @@ impl Stage {
         let (world, process) = (self.world.clone(), self.seats[machine].process);
         world.bury(process);
         world.clockwork.kill(process);
-        // Its machine is idle until then; a plan is played in order, so the wait is a stop of the new process.
+        // Its machine is idle until then. A plan is played in order, so the wait is a stop of the new process.
         self.open(machine);
         world.clockwork.stop(self.seats[machine].process, world.now() + back_after);
     }

@@ -1,4 +1,4 @@
-//! A server of cells: it compares and sets, and knows nothing of locks. What a write did to them is seen by comparing ledgers.
+//! A server of cells. It compares and sets, and knows nothing of locks: comparing ledgers shows what a write did to them.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -75,7 +75,7 @@ pub(crate) enum Told {
     Read(Vec<CellReading>),
     Made(Option<NewCell>),
     Written(Vec<WriteAnswer>),
-    /// Somebody has the cell locked, for so long.
+    /// A stranger has the cell locked, for so long.
     Locked(Duration),
     Enqueued(Option<CellReading>),
     Appended(Option<String>),
@@ -85,13 +85,13 @@ pub(crate) enum Told {
 /// What strangers do to the cells of a server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Strangers {
-    /// A trigger puts back whatever is written until then.
+    /// Until then, a trigger undoes what is written.
     pub(crate) undo_until: Micros,
     /// By how much the clock of readings is ahead, until when.
     pub(crate) split: (i64, Micros),
     /// A transaction has all cells locked until then.
     pub(crate) lock_until: Micros,
-    /// From where each owner was first seen: nobody else's write may end its lease.
+    /// The machine from which each owner was first seen: no other machine's write may end its lease.
     homes: BTreeMap<OwnerId, usize>,
 }
 
@@ -135,7 +135,7 @@ impl EnqueueAsk {
     }
 }
 
-/// Who holds with a token that is theirs, until when.
+/// Holders that have a token, and until when they hold.
 fn entered(view: &LockView) -> impl Iterator<Item = (OwnerId, u64, Duration)> {
     let entered = |holder: &HolderView| {
         let owner = holder.owner.parse().ok()?;
@@ -144,7 +144,7 @@ fn entered(view: &LockView) -> impl Iterator<Item = (OwnerId, u64, Duration)> {
     view.holders.iter().filter_map(entered)
 }
 
-/// Everybody who holds, was handed the lock or waits.
+/// Each owner that holds, was handed the lock or waits.
 fn everybody(view: &LockView) -> impl Iterator<Item = OwnerId> {
     let owners = view.holders.iter().map(|holder| &holder.owner);
     owners.chain(view.queue.iter().map(|waiter| &waiter.owner)).filter_map(|owner| owner.parse().ok())
@@ -277,7 +277,7 @@ impl Node {
         Told::Enqueued(reading)
     }
 
-    /// Notes what a write did to whom.
+    /// Notes what a write did to which owner.
     fn note_change(
         &mut self,
         name: &LockName,
@@ -292,7 +292,7 @@ impl Node {
         };
         let (known, remain) = (beside(before), beside(&self.data.cells));
         let is_in = |owner: &OwnerId| everybody(&new).any(|kept| kept == *owner);
-        // One that was put beside the cell twice leaves it once.
+        // An owner that was put next to the cell twice leaves once.
         let went = known.iter().copied().filter(|owner| !remain.contains(owner));
         for owner in everybody(&old).chain(went).filter(|owner| !is_in(owner)) {
             self.note(name, owner, Served::Left(true), effects);
@@ -330,7 +330,7 @@ impl Node {
         }
     }
 
-    /// Who held in these cells, and does so no more, or not as long: what this server has forgotten.
+    /// Owners that held in these cells, and do so no more or not as long: what this server has forgotten.
     pub(crate) fn forgotten_since(&self, before: &Cells) -> Vec<(LockName, OwnerId)> {
         let mut forgotten = Vec::new();
         for name in before.names() {

@@ -51,15 +51,14 @@ impl Node {
         self.epoch += 1;
     }
 
-    /// The replica hears nothing of its master any more, nor the master of it; the connection is not closed.
+    /// The replica and its master receive nothing from each other any more. The connection is not closed.
     pub(crate) fn lose_replica(&mut self, now: Micros) {
         if let Role::Master { unheard_since, .. } = &mut self.role {
             unheard_since.get_or_insert(now);
         }
     }
 
-    /// This replica takes over with what had reached it. Its master goes on as long as nobody demotes it, and has one
-    /// replica less.
+    /// This replica takes over with what had reached it. Its master goes on until it is demoted, and has one replica less.
     pub(crate) fn take_over(&mut self, now: Micros, old: &mut Self) {
         self.data = old.copy.take().unwrap_or_else(|| old.data.clone());
         self.replid = self.fresh_id();
@@ -72,7 +71,7 @@ impl Node {
         }
     }
 
-    /// It becomes the replica of this one, which ends all connections of clients.
+    /// It becomes the replica of this master, and the connections of its clients end.
     pub(crate) fn follow(&mut self, master: &mut Self) {
         self.role = Role::Replica;
         self.data = Data::default();
@@ -80,7 +79,7 @@ impl Node {
         master.role = Role::Master { unheard_since: None, has_replica: true };
     }
 
-    /// It forgets its former history, as a server without replicas does; false if it is too early for that.
+    /// It forgets its former history, as a server without replicas does. False if it is too early for that.
     pub(crate) fn end_backlog(&mut self, now: Micros) -> bool {
         let ttl = u64::try_from(self.backlog_ttl.as_micros()).unwrap_or(u64::MAX);
         let is_early =
@@ -99,13 +98,13 @@ impl Node {
         self.life.is_lossy = true;
     }
 
-    /// Nobody reaches it any more.
+    /// No client reaches it any more.
     pub(crate) fn leave(&mut self) {
         self.is_away = true;
         self.epoch += 1;
     }
 
-    /// The machine is kept as it is now.
+    /// Takes a snapshot of the machine as it is now.
     pub(crate) fn keep(&mut self) {
         let Self { data, life, replid, is_promoted, promoted_at, .. } = self;
         let (replid, is_promoted, promoted_at) = (*replid, *is_promoted, *promoted_at);
@@ -113,7 +112,7 @@ impl Node {
             Some(Snapshot { data: data.clone(), life: life.clone(), replid, is_promoted, promoted_at });
     }
 
-    /// The machine goes on as it was when it was kept: the same run, the same history, older data. Its clock is right.
+    /// The machine goes on from its snapshot: the same run, the same history, older data. Its clock is right.
     pub(crate) fn rewind(&mut self, now: Micros, down: Micros) {
         let Some(kept) = self.snapshot.clone() else { return };
         let Snapshot { data, life, replid, is_promoted, promoted_at } = kept;

@@ -9,18 +9,18 @@ use tenure_redis::{
 use super::{Kind, Node, Reply, Role};
 use crate::clockwork::Micros;
 
-/// What a client knows when it looks at a server.
+/// What a client knows when it checks a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
     /// Its settings.
     pub(crate) terms: Terms,
     /// The `max_ttl` under which it was served last.
     pub(crate) served: Option<Duration>,
-    /// The run that let it through last, if any did.
+    /// The last run whose gate was open to it, if any.
     pub(crate) passed: Option<u64>,
-    /// Another one that answered later, and how long ago.
+    /// Another run that answered later, and how long ago.
     pub(crate) later: Option<(u64, Duration)>,
-    /// What Sentinel says of the master before.
+    /// What Sentinel reports about the former master.
     pub(crate) predecessor: Predecessor,
 }
 
@@ -37,7 +37,7 @@ impl Node {
         Arc::from(format!("{}.{}.{terms}", self.life.run, self.replid))
     }
 
-    /// When its replica acknowledged last, as `INFO` says it: by a lag in whole seconds. Nothing of one that is not connected.
+    /// When its replica acknowledged last, as `INFO` reports it: a lag in whole seconds. `None` if no replica is connected.
     fn acked(&self, now: Micros) -> Option<Duration> {
         let Role::Master { unheard_since, has_replica: true } = self.role else { return None };
         let (heard, wall) = (self.life.clock.wall(unheard_since.unwrap_or(now)), self.life.clock.wall(now));
@@ -75,12 +75,13 @@ impl Node {
         }
     }
 
-    /// The gate is open, and it has counted less than a client knows. Where each lock has its own counter, nothing is known.
+    /// The gate is open, and the server has counted less than a client knows. Where each lock has its own counter, nothing
+    /// is known.
     pub(super) fn is_behind(&self, gate: &str, known: u64) -> bool {
         self.kind == Kind::Single && self.may_grant(gate) && self.data.counter < known
     }
 
-    /// As `rewound.lua`: it has forgotten leases, as one that restarted.
+    /// As `rewound.lua`: the server has forgotten leases, as if it had restarted.
     pub(super) fn close(&mut self, now: Micros, known: u64, wait: Duration) {
         self.data.open = None;
         self.data.counter = known;
