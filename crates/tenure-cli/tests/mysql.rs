@@ -181,7 +181,7 @@ fn a_mysql_url_with_a_mistake_is_a_mistake_of_usage() {
         ("?tabel=x", "does not know parameter 1"),
         ("?ssl-mode=yes", "ssl-mode="),
         ("?table=a.b.c", "table= is name or database.name"),
-        ("?ssl-cert=/c.pem", "belong together"),
+        ("?ssl-cert=/c.pem", "ssl-cert= and ssl-key= are needed together"),
     ] {
         let ended = Stage::at(server.url(query)).run(&["run", "-n", "job", "--", "true"]);
         ended.complained(64, part);
