@@ -248,6 +248,15 @@ fn absolute<'p>(key: &str, path: &'p str) -> Result<&'p Path, UrlError> {
     if path.is_absolute() { Ok(path) } else { Err(bad(format!("{key}= is the absolute path of a file"))) }
 }
 
+/// Writes a value that was read to its place.
+///
+/// # Errors
+/// If it was not valid.
+pub fn put<T>(place: &mut impl From<T>, read: Result<T, UrlError>) -> Result<(), UrlError> {
+    *place = read?.into();
+    Ok(())
+}
+
 /// A path as text for a URL.
 ///
 /// # Errors
@@ -273,15 +282,6 @@ impl<T: Copy + PartialEq> Words<T> {
             let last = known.pop().unwrap_or_default();
             bad(format!("{key}= is {} or {last}", known.join(", ")))
         })
-    }
-
-    /// Writes the meaning of a word to its place.
-    ///
-    /// # Errors
-    /// If it is none of them.
-    pub fn fill(self, place: &mut impl From<T>, text: &str) -> Result<(), UrlError> {
-        *place = self.read(text)?.into();
-        Ok(())
     }
 
     /// The word with this meaning.
@@ -314,7 +314,8 @@ mod tests {
         Row::perhaps("perhaps", |c| &mut c.perhaps).means("a text").or(&["maybe", "may"]),
         Row::perhaps_file("file", |c| &mut c.file).by_default("the system's").means("a file"),
         Row::password_file("password_file", |c| &mut c.login).means("the password"),
-        Row::word(ON.0, |c, text| ON.fill(&mut c.is_on, text), |c| ON.word(c.is_on)).means("`on` or `off`"),
+        Row::word(ON.0, |c, text| put(&mut c.is_on, ON.read(text)), |c| ON.word(c.is_on))
+            .means("`on` or `off`"),
     ];
 
     fn plain() -> Config {

@@ -8,7 +8,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 pub use crate::{
     refusal::{UrlError, bad},
-    settings::{Given, Setting, Words, path_text},
+    settings::{Given, Setting, Words, path_text, put},
 };
 use crate::{
     secret::{Login, Secret},
@@ -138,7 +138,7 @@ impl<C: Clone> Form<C> {
         Ok(pairs.iter().map(pair).collect::<Vec<_>>().join("&"))
     }
 
-    /// The table of the settings in Markdown, for the README of the store.
+    /// The settings as a Markdown table. The README of the store has it.
     ///
     /// # Errors
     /// If a URL cannot express a default.

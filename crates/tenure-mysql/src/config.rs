@@ -10,7 +10,7 @@ use tenure_client::{
     Login, Secret,
     durations::{CLAIM_TTL, CONNECT_TIMEOUT},
     tls::pair,
-    url::{Foreign, Form, HostPort, Setting, UrlWriter, Words, bad, check_ports, listed, shown, some},
+    url::{Foreign, Form, HostPort, Setting, UrlWriter, Words, bad, check_ports, listed, put, shown, some},
 };
 use tenure_ledger::Rules;
 
@@ -83,21 +83,23 @@ const SETTINGS: &[Row] = &[
         .means("the absolute path of a file with the password, read each time that a connection is made"),
     Row::word(
         TLS.0,
-        |c, text| TLS.fill(&mut c.tls, &text.to_ascii_uppercase()),
+        |c, text| put(&mut c.tls, TLS.read(&text.to_ascii_uppercase())),
         |c| c.tls.and_then(|mode| TLS.word(mode)),
     )
     .by_default("`PREFERRED`; `VERIFY_CA` with `ssl-ca`")
-    .means("`DISABLED`, `PREFERRED`, `REQUIRED`, `VERIFY_CA`, `VERIFY_IDENTITY`, as the command `mysql` means them"),
-    Row::perhaps_file("ssl-ca", |c| &mut c.ca).by_default("the system's").means("file with the certificate of your CA"),
+    .means(
+        "`DISABLED`, `PREFERRED`, `REQUIRED`, `VERIFY_CA`, `VERIFY_IDENTITY`, as the command `mysql` \
+             means them",
+    ),
+    Row::perhaps_file("ssl-ca", |c| &mut c.ca)
+        .by_default("the system's")
+        .means("file with the certificate of your CA"),
     Row::perhaps_file("ssl-cert", |c| &mut c.cert).means("file with the client's certificate, in PEM"),
     Row::perhaps_file("ssl-key", |c| &mut c.key).means("file with its key, in PEM"),
     Row::perhaps_file("socket", |c| &mut c.socket).means("in place of the host"),
     Row::word(
         ONE_WRITER.0,
-        |c, text| {
-            c.one_writer = ONE_WRITER.read(text)?;
-            Ok(())
-        },
+        |c, text| put(&mut c.one_writer, ONE_WRITER.read(text)),
         |c| ONE_WRITER.word(c.one_writer),
     )
     .means("`yes`: all clients write to one server of the cluster"),

@@ -12,7 +12,7 @@ use tenure_client::{
     tls::pair,
     url::{
         Foreign, Form, NamedHost, Setting, UrlWriter, Words, bad, check_ports, encoded, named_host, port,
-        shown, some,
+        put, shown, some,
     },
 };
 use tenure_ledger::Rules;
@@ -129,16 +129,18 @@ const SETTINGS: &[Row] = &[
     Row::duration(CLAIM_TTL, |c| &mut c.rules.claim_ttl)
         .means("how long a waiter may take to acquire at its turn"),
     Row::duration(CONNECT_TIMEOUT.bare_seconds(), |c| &mut c.connect_timeout).means(
-        "how long one server may be silent while a connection opens; with TLS and a password that takes some eight \
-         answers, and as many times this at most; a bare number is seconds",
+        "how long one server may be silent while a connection opens; with TLS and a password that \
+         takes some eight answers, and as many times this at most; a bare number is seconds",
     ),
     Row::word(TLS.0, Config::read_tls, |c| c.tls.and_then(|mode| TLS.word(mode)))
         .by_default("`prefer`; `verify-ca` with `sslrootcert`")
         .means("`disable`, `prefer`, `require`, `verify-ca`, `verify-full`, as libpq means them"),
-    Row::perhaps_file("sslrootcert", |c| &mut c.ca).by_default("the system's for `verify-full`, else none").means(
-        "file with the certificate of your CA, or `system`, which means `verify-full`; refused where it would not be \
-         used or cannot be read",
-    ),
+    Row::perhaps_file("sslrootcert", |c| &mut c.ca)
+        .by_default("the system's for `verify-full`, else none")
+        .means(
+            "file with the certificate of your CA, or `system`, which means `verify-full`; refused where \
+         it would not be used or cannot be read",
+        ),
     Row::perhaps_file("sslcert", |c| &mut c.cert)
         .or(&["cert"])
         .means("file with a client certificate in PEM, for `clientcert=` of the server"),
@@ -149,27 +151,24 @@ const SETTINGS: &[Row] = &[
         .means("the absolute path of a file with the password, read each time that a connection is made"),
     Row::word(
         BINDING.0,
-        |c, text| BINDING.fill(&mut c.channel_binding, text),
+        |c, text| put(&mut c.channel_binding, BINDING.read(text)),
         |c| BINDING.word(c.channel_binding),
     )
     .means("`disable`, `prefer`, `require`: whether the login is bound to the channel of TLS"),
     Row::perhaps_file("passfile", |c| &mut c.passfile).means(
-        "file with lines `host:port:database:user:password` and mode 0600, read at each connect where no password is \
-         set",
+        "file with lines `host:port:database:user:password` and mode 0600, read at each connect where \
+         no password is set",
     ),
     Row::word("target_session_attrs", Config::read_writes, |c| (!c.must_write).then_some("any"))
         .by_default("`read-write`")
         .means(
-            "a server that takes no writes is refused, or skipped where several are named; `any`: one such server is \
-             accepted and shows locks",
+            "a server that takes no writes is refused, or skipped where several are named; `any`: one \
+             such server is accepted and shows locks",
         ),
     Row::text("application_name", |c| &mut c.application).means("as `pg_stat_activity` shows it"),
     Row::own(
         "options",
-        |c, text| {
-            c.options = some(text).map(Secret::from);
-            Ok(())
-        },
+        |c, text| put(&mut c.options, Ok(some(text).map(Secret::from))),
         |c| Ok(c.options.as_ref().and_then(Secret::word).map(str::to_owned)),
     )
     .means("settings of the session, as in `options=-c%20search_path=app`"),
@@ -178,22 +177,13 @@ const SETTINGS: &[Row] = &[
     Row::own("port", Config::read_ports, Config::written_ports)
         .by_default("5432")
         .means("of servers without one: one number for all, or one for each"),
-    Row::of_address("user", |c, text| {
-        c.login.user = some(text);
-        Ok(())
-    })
-    .means("instead of that in front of the servers"),
-    Row::of_address("password", |c, text| {
-        c.login.password = Some(text.into());
-        Ok(())
-    })
-    .means("instead of that in front of the servers; `PGPASSWORD` is read as well"),
-    Row::of_address("dbname", |c, text| {
-        c.database = some(text);
-        Ok(())
-    })
-    .by_default("that of the user's name")
-    .means("instead of the path of the URL"),
+    Row::of_address("user", |c, text| put(&mut c.login.user, Ok(some(text))))
+        .means("instead of that in front of the servers"),
+    Row::of_address("password", |c, text| put(&mut c.login.password, Ok(Some(text.into()))))
+        .means("instead of that in front of the servers; `PGPASSWORD` is read as well"),
+    Row::of_address("dbname", |c, text| put(&mut c.database, Ok(some(text))))
+        .by_default("that of the user's name")
+        .means("instead of the path of the URL"),
 ];
 
 /// Other parameters of libpq, and parameters of ORMs and other drivers.

@@ -69,16 +69,21 @@ struct FitServer {
     is_first: bool,
 }
 
-/// The result of an attempt at a server. In all cases but an answer, the server refused before it changed anything for this
-/// request, or the request was not sent.
+/// The result of an attempt at a server.
 enum Tried<T> {
     Answer(T),
-    /// The server does not know the gate: what this client knew of it is wrong.
-    GateRefuted,
+    /// Nothing was changed for this request: the server refused it, or it was not sent.
+    Stale(Stale),
+}
+
+/// What this client knew of the server, and is not true any more.
+enum Stale {
+    /// The server does not know the gate.
+    Gate,
     /// Other clients may have adopted other settings since.
-    SettingsChanged,
+    Settings,
     /// The server was put back to an earlier state.
-    RolledBack,
+    History,
 }
 
 #[async_trait]
@@ -278,7 +283,7 @@ impl QuorumNode for Redis {
             match number(&session.ask(script, &call).await?) {
                 Some(1) => Ok(Tried::Answer(Raised::Raised)),
                 Some(0) => Ok(Tried::Answer(Raised::Gone)),
-                Some(-1) => Ok(Tried::GateRefuted),
+                Some(-1) => Ok(Tried::Stale(Stale::Gate)),
                 _ => Err(error::unreadable(&session.place, "a raise")),
             }
         })
@@ -352,9 +357,9 @@ impl Redis {
             let server = FitServer { session: session.clone(), gate: gate.clone(), now, is_first: at == 0 };
             match attempt(server).await? {
                 Tried::Answer(answer) => return Ok(answer),
-                Tried::GateRefuted => session.health.refute(&gate),
-                Tried::SettingsChanged => session.health.doubt(),
-                Tried::RolledBack => {
+                Tried::Stale(Stale::Gate) => session.health.refute(&gate),
+                Tried::Stale(Stale::Settings) => session.health.doubt(),
+                Tried::Stale(Stale::History) => {
                     Box::pin(self.close(&session, &gate)).await?;
                     session.health.refute(&gate);
                 }
@@ -370,7 +375,7 @@ impl Redis {
         claim.asker.must_be_there()?;
         if claim.ttl > gate.max_ttl && is_first {
             // Other clients may have adopted a larger `max_ttl` since.
-            return Ok(Tried::SettingsChanged);
+            return Ok(Tried::Stale(Stale::Settings));
         }
         self.allow(claim.ttl, gate.max_ttl)?;
         let mut reply = ClaimReply::NotPlain;
@@ -404,8 +409,8 @@ impl Redis {
                 }
                 Ok(Tried::Answer(*answer))
             }
-            ClaimReply::GateClosed | ClaimReply::NotPlain => Ok(Tried::GateRefuted),
-            ClaimReply::RolledBack => Ok(Tried::RolledBack),
+            ClaimReply::GateClosed | ClaimReply::NotPlain => Ok(Tried::Stale(Stale::Gate)),
+            ClaimReply::RolledBack => Ok(Tried::Stale(Stale::History)),
             ClaimReply::QueueIsFull(waiting) => {
                 let message =
                     format!("the queue of this lock is full: {waiting} owners wait already; try again later");
@@ -560,13 +565,11 @@ impl Redis {
         let allowed: Vec<&Grant> = grants.iter().filter(|grant| grant.ttl <= max_ttl).collect();
         // If nothing is sent, this client does not learn whether others have adopted a larger `max_ttl` since.
         if allowed.is_empty() && server.is_first {
-            return Ok(Tried::SettingsChanged);
+            return Ok(Tried::Stale(Stale::Settings));
         }
         let plain = match self.renew_plain(&server, &allowed).await? {
             Tried::Answer(plain) => plain,
-            Tried::GateRefuted => return Ok(Tried::GateRefuted),
-            Tried::SettingsChanged => return Ok(Tried::SettingsChanged),
-            Tried::RolledBack => return Ok(Tried::RolledBack),
+            Tried::Stale(stale) => return Ok(Tried::Stale(stale)),
         };
         // A future for each of hundreds of leases that are renewed already would cost more than their renewals did.
         let rest = allowed.iter().zip(&plain).filter(|(_, is_renewed)| !**is_renewed);
@@ -611,9 +614,9 @@ impl Redis {
             Value::Array(items) if items.len() == grants.len() => {
                 Ok(Tried::Answer(items.iter().map(|item| number(item) == Some(1)).collect()))
             }
-            Value::Int(-1) => Ok(Tried::SettingsChanged),
+            Value::Int(-1) => Ok(Tried::Stale(Stale::Settings)),
             // The leases that are still there are renewed after that: they were granted, and to keep them forgets no lease.
-            Value::Int(-2) => Ok(Tried::RolledBack),
+            Value::Int(-2) => Ok(Tried::Stale(Stale::History)),
             _ => Err(error::unreadable(&session.place, "a renewal")),
         }
     }

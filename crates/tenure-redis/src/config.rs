@@ -11,7 +11,7 @@ use tenure_client::{
     tls::pair,
     url::{
         Foreign, Form, HostPort, Setting, Url, UrlWriter, Words, bad, check_ports, listed, named_host,
-        path_text, shown, some,
+        path_text, put, shown, some,
     },
 };
 use tenure_core::Timing;
@@ -106,71 +106,45 @@ const FORM: Form<Config> = Form {
 const SETTINGS: &[Row] = &[
     Row::own("key", Config::read_key, |c| Ok(Some(c.key.clone())))
         .means("template of the key; `%s` is the name (`%25s` in a URL)"),
-    Row::word(
-        GUARD.0,
-        |c, text| GUARD.fill(&mut c.guard, text),
-        |c| GUARD.word(c.guard),
-    )
-    .means("`off`: two may hold after a restart"),
+    Row::word(GUARD.0, |c, text| put(&mut c.guard, GUARD.read(text)), |c| GUARD.word(c.guard))
+        .means("`off`: two may hold after a restart"),
     Row::duration(MAX_TTL, |c| &mut c.guarded_ttl).means("the longest ttl, and the pause after a restart"),
-    Row::duration(CONNECT_TIMEOUT, |c| &mut c.connect_timeout).means("for one connection to one server: a node, a master or a Sentinel; four times as long in all"),
-    Row::duration(RESPONSE_TIMEOUT, |c| &mut c.response_timeout)
-        .means("after that a connection is dropped"),
-    Row::duration(CLAIM_TTL, |c| &mut c.claim_ttl)
-        .means("how long a waiter may take to acquire at its turn"),
+    Row::duration(CONNECT_TIMEOUT, |c| &mut c.connect_timeout)
+        .means("for one connection to one server: a node, a master or a Sentinel; four times as long in all"),
+    Row::duration(RESPONSE_TIMEOUT, |c| &mut c.response_timeout).means("after that a connection is dropped"),
+    Row::duration(CLAIM_TTL, |c| &mut c.claim_ttl).means("how long a waiter may take to acquire at its turn"),
     Row::duration(RETRY_MAX, |c| &mut c.retry_max).means("the longest pause between two polls of a waiter"),
     Row::file("ca", |c| &mut c.ca)
         .or(&["ssl_ca_certs"])
         .by_default("the system's")
         .means("file with the certificate of your CA, for `rediss`"),
     Row::file("cert", |c| &mut c.cert).or(&["ssl_certfile", "sslcert"]).means(
-        "file with a client certificate in PEM, for servers that ask (`tls-auth-clients yes` is Redis's default)",
+        "file with a client certificate in PEM, for servers that ask (`tls-auth-clients yes` is \
+         Redis's default)",
     ),
     Row::file("cert_key", |c| &mut c.cert_key)
         .or(&["ssl_keyfile", "sslkey"])
         .means("file with its key in PEM, as `key=` with the path of a file"),
     Row::perhaps("tls_name", |c| &mut c.tls_name).by_default("the host").means(
-        "the name that the server's certificate is for, as where Sentinel names a master by its number. Not for a \
-         Cluster",
+        "the name that the server's certificate is for, as where Sentinel names a master by its \
+         number. Not for a Cluster",
     ),
-    Row::own(
-        "map",
-        |c, text| {
-            c.map = read_map(text)?;
-            Ok(())
-        },
-        |c| Ok(some(written_map(&c.map))),
-    )
-    .means(
-        "for Sentinel: `inner:port,outer:port`, and more pairs: where an address that a Sentinel names is reached from \
-         here",
+    Row::own("map", |c, text| put(&mut c.map, read_map(text)), |c| Ok(some(written_map(&c.map)))).means(
+        "for Sentinel: `inner:port,outer:port`, and more pairs: where an address that a Sentinel \
+         names is reached from here",
     ),
     Row::password_file("password_file", |c| &mut c.login)
         .means("the absolute path of a file with the password, read each time that a connection is made"),
-    Row::word(
-        RESP3.0,
-        |c, text| RESP3.fill(&mut c.resp3, text),
-        |c| RESP3.word(c.resp3),
-    )
-    .means("`2` for servers that do not know RESP3; hints come over a second connection then"),
-    Row::own(
-        "db",
-        |c, text| {
-            c.db = parse_db(text)?;
-            Ok(())
-        },
-        |c| Ok(Some(c.db.to_string())),
-    )
-    .means("the number of the database, instead of the path of the URL"),
+    Row::word(RESP3.0, |c, text| put(&mut c.resp3, RESP3.read(text)), |c| RESP3.word(c.resp3))
+        .means("`2` for servers that do not know RESP3; hints come over a second connection then"),
+    Row::own("db", |c, text| put(&mut c.db, parse_db(text)), |c| Ok(Some(c.db.to_string())))
+        .means("the number of the database, instead of the path of the URL"),
     Row::own("master", Config::read_master, |c| Ok(c.master().map(str::to_owned)))
         .means("for Sentinel: the name of the master"),
     Row::perhaps("sentinel_user", |c| &mut c.sentinel_login.user).means("for Sentinel: the user there"),
     Row::own(
         "sentinel_password",
-        |c, text| {
-            c.sentinel_login.password = Some(text.into());
-            Ok(())
-        },
+        |c, text| put(&mut c.sentinel_login.password, Ok(Secret::from(text))),
         |c| Ok(c.sentinel_login.password.as_ref().and_then(Secret::word).map(str::to_owned)),
     )
     .means("for Sentinel: the password there"),

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use tenure_client::{
     Login,
     durations::{CONNECT_TIMEOUT, Span, TICK},
-    url::{Form, HostPort, Setting, UrlWriter, Words, bad, check_ports, listed},
+    url::{Form, HostPort, Setting, UrlWriter, Words, bad, check_ports, listed, put},
 };
 
 /// Why settings are refused.
@@ -80,29 +80,26 @@ const FORM: Form<Config> = Form {
 };
 
 const SETTINGS: &[Row] = &[
-    Row::word(
-        LAYOUT.0,
-        |c, text| LAYOUT.fill(&mut c.layout, text),
-        |c| LAYOUT.word(c.layout),
-    )
-    .means("the names of nodes: `curator` or `kazoo`"),
+    Row::word(LAYOUT.0, |c, text| put(&mut c.layout, LAYOUT.read(text)), |c| LAYOUT.word(c.layout))
+        .means("the names of nodes: `curator` or `kazoo`"),
     Row::duration(TICK, |c| &mut c.tick).means("the servers' `tickTime`"),
     Row::word(
         ACCESS.0,
-        |c, text| ACCESS.fill(&mut c.access, text),
+        |c, text| put(&mut c.access, ACCESS.read(text)),
         |c| c.access.and_then(|access| ACCESS.word(access)),
     )
     .by_default("`creator` with a login, else `open`")
     .means("who may access Tenure's nodes; `creator` is also possible with `cert=`"),
     Row::file("ca", |c| &mut c.ca).means(
-        "with `zookeepers://`: the file of the authority that signed the servers' certificates, in PEM; required",
+        "with `zookeepers://`: the file of the authority that signed the servers' certificates, in \
+         PEM; required",
     ),
     Row::file("cert", |c| &mut c.cert)
         .means("with `zookeepers://`: the file of the client certificate, in PEM"),
     Row::file("key", |c| &mut c.key).means("with `zookeepers://`: the file of its key, in PEM"),
     Row::word(
         SASL.0,
-        |c, text| SASL.fill(&mut c.sasl, text),
+        |c, text| put(&mut c.sasl, SASL.read(text)),
         |c| c.sasl.and_then(|sasl| SASL.word(sasl)),
     )
     .means("`digest-md5`: log in by SASL, as a user of the section `Server` of the servers' JAAS file"),
