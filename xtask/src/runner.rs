@@ -11,7 +11,7 @@ use crate::{
     workspace::{AS_TESTS, TESTED, Workspace, cargo, cargo_under},
 };
 
-/// Most tests sleep: so many share a processor. Of those that need one, few run at a time (`.config/nextest.toml`).
+/// How many tests share a processor: most of them sleep. Of those that need one, few run at a time (`.config/nextest.toml`).
 const PER_PROCESSOR: usize = 4;
 
 /// How the tests are run.

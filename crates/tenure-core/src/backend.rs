@@ -273,7 +273,7 @@ impl Claim {
         Self { label, ..self }
     }
 
-    /// The same for so many tokens.
+    /// The same with a request for `block` tokens.
     #[must_use]
     pub fn with_block(self, block: u32) -> Self {
         Self { block, ..self }
@@ -408,7 +408,7 @@ impl Grant {
         Self { token, ..self }
     }
 
-    /// The same with so many tokens.
+    /// The same with `block` tokens.
     #[must_use]
     pub fn with_block(self, block: u32) -> Self {
         Self { block, ..self }

@@ -25,7 +25,7 @@ pub(crate) enum MemberRetry {
     OtherConnection,
 }
 
-/// The error of a failed request, for its caller, and which member is asked again.
+/// Judges a failed request: which member to ask again, and the error for the caller.
 pub(crate) fn asked(config: &Config, place: &str, error: Error) -> (MemberRetry, BackendError) {
     let (retry, kind, outcome, message) = judge(config, &error);
     // A password that was replaced ends the session of its user; a new connection has the new one.

@@ -16,7 +16,7 @@ pub(crate) const URL: &str = "TENURE_HAZARDS_URL";
 /// The word that makes the program the work of a script.
 pub const WORK: &str = "__work";
 
-/// Works for so many ms, and reports it.
+/// Works for the time in the first argument, in ms, and reports it.
 pub fn work(args: &[String]) -> ExitCode {
     let Some(work) = args.first().and_then(|ms| ms.parse().ok()).map(Duration::from_millis) else {
         return ExitCode::FAILURE;

@@ -13,12 +13,12 @@ pub enum Rule {
     NoLateWrite,
     /// The number at the end is not the number of additions that were taken.
     NoLostUpdate,
-    /// For so many ttls a client waits while no client is inside.
+    /// A client waits for `ttls` ttls while no client is inside.
     Served {
         /// How many.
         ttls: f64,
     },
-    /// More than so many clients that came after a client acquire before it.
+    /// More than `overtaken` clients acquire before a client that came first.
     InTurn {
         /// How many.
         overtaken: usize,

@@ -33,7 +33,7 @@ struct Args {
     /// Compare the pictures with those in this folder: they must show the same, except for times.
     #[arg(long, value_name = "FOLDER")]
     compare: Option<PathBuf>,
-    /// A Redis server that may be written to, for the scenes that need no more; the others start their own servers.
+    /// Play the scenes that need only keys on this Redis server, and write to it. Other scenes start their own servers.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     /// Do not ask before something is written to the server of --url.

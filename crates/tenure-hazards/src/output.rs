@@ -44,7 +44,7 @@ fn table(columns: u16) -> Table {
     table
 }
 
-/// The table when all scenes have ended: by number, with what happened, in so many columns of the terminal.
+/// The table of the results, sorted by number. The terminal has `columns` columns.
 pub fn full(reports: &[Report], columns: u16, has_colour: bool) -> String {
     let mut table = table(columns);
     for Report { scene, naive, tenure } in reports {

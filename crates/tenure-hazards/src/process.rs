@@ -132,7 +132,7 @@ impl Process {
         self.has_left();
     }
 
-    /// It takes the lock, works for so long, and releases it without another order.
+    /// It takes the lock, works for `work`, and releases the lock without another order.
     pub(crate) fn turn(&mut self, work: Duration) {
         self.referee.note(&self.name, What::Asks);
         self.order(&Order::Turn { work });

@@ -22,7 +22,7 @@ pub(crate) enum Order {
     Add { pauses: bool },
     /// Take the lock and release it without a report, so that the connection is made.
     Connect,
-    /// Take the lock, work for so long, release it.
+    /// Take the lock, work for `work`, release the lock.
     Turn { work: Duration },
     /// Work no more, and do not release the lock.
     Forget,

@@ -123,7 +123,7 @@ pub(crate) struct Quorum {
 }
 
 impl Quorum {
-    /// Starts so many.
+    /// Starts `count` servers.
     pub(crate) fn open(world: &mut World, count: usize) -> Self {
         let servers: Vec<_> = (0..count).map(|_| Recipe::new().start()).collect();
         let settings = format!("quorum={count} guard=on max_ttl={}", world.seconds());

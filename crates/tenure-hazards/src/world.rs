@@ -27,7 +27,7 @@ pub struct Setup {
     pub program: PathBuf,
     /// The command `tenure`, where it was found.
     pub tenure: Option<PathBuf>,
-    /// A Redis that was given for the scenes that need no more.
+    /// The Redis of `--url`, for the scenes that need only keys.
     pub url: Option<String>,
     /// The fault comes as in the scene. Otherwise nothing goes wrong, and no harm may be done.
     pub has_fault: bool,
@@ -148,7 +148,7 @@ impl World {
         thread::sleep(self.ttl.mul_f64(ttls));
     }
 
-    /// Waits until something is so, at most for so many ttls. Whether it is.
+    /// Waits until `is_so` returns true, for `ttls` ttls at most. Returns its last answer.
     pub(crate) fn waits(&self, ttls: f64, mut is_so: impl FnMut() -> bool) -> bool {
         let until = Instant::now() + self.ttl.mul_f64(ttls);
         loop {

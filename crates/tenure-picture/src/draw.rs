@@ -241,7 +241,7 @@ fn number(value: f64) -> String {
     text.strip_suffix(".0").map_or_else(|| text.clone(), str::to_owned)
 }
 
-/// The step of the axis: so many steps in all, or fewer.
+/// The step of the axis, for `count` steps at most.
 fn step(span: Duration, count: u32) -> Duration {
     let steps = [50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 600_000];
     let fits = |ms: &&u64| span.as_millis() <= u128::from(**ms) * u128::from(count);

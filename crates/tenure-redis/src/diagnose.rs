@@ -581,7 +581,7 @@ const RIGHTS: &str = "+select +info +time +config|get +eval +evalsha +exists +ge
 /// And in a Cluster.
 const RIGHTS_IN_A_CLUSTER: &str = "+asking +cluster|slots +cluster|info";
 
-/// A walk ends after so many steps on one server, or so many keys in all: that is a few seconds.
+/// The most steps of a walk on one server, and the most keys in all: that is a few seconds.
 const MOST_STEPS: usize = 4_000;
 const MOST_KEYS: usize = 20_000;
 /// How many examples a finding has.

@@ -28,7 +28,7 @@ impl Scan {
         Self { wire, nodes, pattern, most, cursor: 0, steps: 0, seen: 0, is_cut: false }
     }
 
-    /// Ends early: after so many steps on one server, or so many keys in all.
+    /// Ends early: after `steps` steps on one server, or `keys` keys in all.
     pub(crate) fn at_most(self, steps: usize, keys: usize) -> Self {
         Self { most: (steps, keys), ..self }
     }

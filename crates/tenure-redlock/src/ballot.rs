@@ -22,7 +22,7 @@ pub(crate) struct Ballot {
 }
 
 impl Ballot {
-    /// A ballot among so many nodes. `silent` nodes are not asked; `held` nodes are known to refuse.
+    /// A ballot among `nodes` nodes. `silent` nodes are not asked; `held` nodes are known to refuse.
     pub(crate) fn new(nodes: usize, silent: Nodes, held: Option<Nodes>) -> Self {
         let mut votes = VoteCount::new(nodes);
         let mut all = Nodes::first(nodes);
@@ -388,7 +388,7 @@ fn end_of(first: FencingToken, block: u32) -> u64 {
     first.get().saturating_add(u64::from(block)).saturating_sub(1)
 }
 
-/// A majority of so many nodes.
+/// The majority of `nodes` nodes.
 pub(crate) fn quorum_of(nodes: usize) -> usize {
     nodes / 2 + 1
 }
@@ -398,7 +398,7 @@ pub(crate) fn quorum_of(nodes: usize) -> usize {
 pub(crate) struct Nodes(u64);
 
 impl Nodes {
-    /// The first so many.
+    /// The first `count` nodes.
     fn first(count: usize) -> Self {
         (0..count).collect()
     }

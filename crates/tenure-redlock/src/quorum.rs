@@ -409,7 +409,7 @@ impl<A> FirstReply<A> {
 const INTRODUCTION: Duration = Duration::from_millis(100);
 /// How long until a member that did not answer is probed again: 500 ms.
 const PROBE_EVERY: Duration = Duration::from_millis(500);
-/// A member that has not answered for so long is silent: 50 ms, many round trips in one place.
+/// A member that has not answered for 50 ms is silent. That is many round trips in one place.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// How long a probe may take: 2 s, more than a claim waits, so that a slow node counts as one that answers.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -48,7 +48,7 @@ impl Chance {
         of[self.index(of.len())]
     }
 
-    /// True so many times in a thousand.
+    /// True `share` times in a thousand.
     pub fn per_mille(&mut self, share: u64) -> bool {
         self.below(1000) < share
     }

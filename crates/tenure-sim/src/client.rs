@@ -45,7 +45,7 @@ pub(crate) struct Habits {
     pub(crate) several: bool,
     /// So many holds in a thousand may last longer than the ttl.
     pub(crate) long: u64,
-    /// The program gives up so many acquisitions in a thousand half-way.
+    /// How many acquisitions in a thousand the program gives up half-way.
     pub(crate) fickle: u64,
 }
 

@@ -45,12 +45,12 @@ impl Clock {
         (EPOCH + self.run(at)).saturating_add_signed(self.offset.load(Ordering::Relaxed))
     }
 
-    /// The true time that passes while it runs for so long; never less.
+    /// The true time that passes while its clock runs for `run`; never less.
     pub(crate) fn true_of(&self, run: u64) -> u64 {
         (run * 1_000_000).div_ceil(1_000_000u64.saturating_add_signed(self.ppm))
     }
 
-    /// The true time that surely passes while it runs for so long; never more.
+    /// The true time that surely passes while its clock runs for that time; never more.
     pub(crate) fn true_within(&self, run: u64) -> u64 {
         run * 1_000_000 / 1_000_000u64.saturating_add_signed(self.ppm)
     }

@@ -60,7 +60,7 @@ impl Clock {
         vec![("LD_PRELOAD".into(), text(&library)), ("TENURE_CLOCK".into(), text(&file))]
     }
 
-    /// From now on the clock is ahead by so many ms, or behind if negative. That is relative to the machine's time,
+    /// From now on the clock is ahead by `ms`, or behind if that is negative. That is relative to the machine's time,
     /// or to the time at which the clock is stopped.
     pub fn step(&self, ms: i64) {
         self.change(|state| state.offset = ms * 1000);

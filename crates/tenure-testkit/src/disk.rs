@@ -13,7 +13,7 @@ use tempfile::TempDir;
 pub struct SmallDisk(TempDir);
 
 impl SmallDisk {
-    /// Mounts a file system of so many MiB. `None`, with a message, where the system does not allow it.
+    /// Mounts a file system of this size, in MiB. `None`, with a message, where the system does not allow it.
     ///
     /// # Panics
     /// If its folder cannot be made.

@@ -34,7 +34,7 @@ impl PausedHost {
         Self::up_for(UPTIME, seed)
     }
 
-    /// The same on a machine that has been up for so long. A shorter time than another host's means a later boot.
+    /// The same on a machine that has been up for `uptime`. A shorter time than another host's means a later boot.
     pub fn up_for(uptime: Duration, seed: u64) -> Arc<Self> {
         Arc::new(Self {
             start: Instant::now(),

@@ -146,7 +146,7 @@ impl Proxy {
         self.order(Switch::PassNew);
     }
 
-    /// After so many more bytes to clients, the connection that got the last of them is reset: a reply is cut off.
+    /// After `count` more bytes to clients, the connection that got the last of them is reset: a reply is cut off.
     /// This happens once; then everything continues.
     pub fn cut_after_bytes(&self, count: u64) {
         self.order(Switch::CutAfter(count));

@@ -37,7 +37,7 @@ fn calls_ci(script: &str) -> bool {
     script.lines().any(|line| !line.trim_start().starts_with('#') && line.contains(CI_COMMAND))
 }
 
-/// A newcomer reads the README to its end: it has so many words at most.
+/// A newcomer reads the README to its end: this is the most words that it may have.
 pub(crate) fn length(house: &House<'_>) -> Vec<Violation> {
     let count = words(house.text(PAGE).unwrap_or_default());
     if count <= WORDS {

@@ -351,7 +351,7 @@ pub(super) fn word<'a>(text: &'a str, otherwise: &'a str) -> &'a str {
 
 /// A healthy network shows no larger difference between clocks.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
-/// A replica in step acknowledges within so many seconds, and lacks at most so many bytes.
+/// A replica in step acknowledges within `LAG_S` seconds, and lacks `BEHIND_BYTES` bytes at most.
 const LAG_S: u64 = 3;
 const BEHIND_BYTES: u64 = 1 << 20;
 const NEARLY_FULL_PERCENT: u64 = 90;

@@ -75,7 +75,7 @@ pub(crate) enum Told {
     Read(Vec<CellReading>),
     Made(Option<NewCell>),
     Written(Vec<WriteAnswer>),
-    /// A stranger has the cell locked, for so long.
+    /// A stranger has the cell locked, for this time.
     Locked(Duration),
     Enqueued(Option<CellReading>),
     Appended(Option<String>),

@@ -99,7 +99,7 @@ impl CellStore {
         Self { may_begin: false, ..self }
     }
 
-    /// Loses so many answers, from the next write on: the writes are done.
+    /// Loses `count` answers, from the next write on: the writes are done.
     pub fn lose_answers(&self, count: usize) {
         self.losing().armed = count;
     }
@@ -109,7 +109,7 @@ impl CellStore {
         self.losing().removals = count;
     }
 
-    /// Another writer overtakes so many writes, and leaves the cell as it was.
+    /// Another writer overtakes the next `count` writes, and leaves the cell as it was.
     pub fn lose_races(&self, count: usize) {
         self.losing().races = count;
     }
@@ -126,7 +126,7 @@ impl CellStore {
         self.world().late.insert(Arc::default()).clone()
     }
 
-    /// Readings come from a server whose clock is ahead of the writer's by so many ms, or behind if negative.
+    /// Readings come from a server whose clock is ahead of the writer's by `ahead_ms`, or behind if that is negative.
     pub fn split_clock(&self, ahead_ms: i64) {
         self.world().split_ms = ahead_ms;
     }

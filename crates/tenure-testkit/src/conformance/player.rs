@@ -85,7 +85,7 @@ impl Player {
         self
     }
 
-    /// The same with one of so many permits.
+    /// The same with one of `limit` permits.
     #[must_use]
     pub fn slots(mut self, limit: u32) -> Self {
         self.claim.mode = Mode::Shared { limit: NonZeroU32::new(limit) };
@@ -119,7 +119,7 @@ impl Player {
         }
     }
 
-    /// Claims once and expects to be queued, behind so many where there is an order. Returns how long to wait.
+    /// Claims once and expects to be queued, behind `expected` others where there is an order. Returns how long to wait.
     pub async fn queue_behind(&self, expected: usize) -> Duration {
         let expected = if self.backend.promises().order == Order::Fifo { expected } else { 0 };
         match self.ask().await {

@@ -30,7 +30,7 @@ impl Recipe {
         cluster.into_only_member()
     }
 
-    /// Starts a cluster of so many members, and waits until all serve.
+    /// Starts a cluster with this number of members, and waits until all serve.
     ///
     /// # Panics
     /// If the program is missing, or they do not serve in time.
@@ -47,7 +47,7 @@ impl EtcdServer {
 }
 
 impl EtcdCluster {
-    /// Starts so many members, with defaults.
+    /// Starts this number of members, with defaults.
     ///
     /// # Panics
     /// If the program is missing, or they do not serve in time.
@@ -109,7 +109,7 @@ impl EtcdCluster {
     /// One of them.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If the cluster has no member with this index.
     pub fn member(&self, index: usize) -> &EtcdServer {
         &self.members[index]
     }

@@ -86,7 +86,7 @@ impl Recipe {
         self.config(&format!("appendonly yes\nappendfsync {sync}"))
     }
 
-    /// It has so many bytes for its data, and this `maxmemory-policy` for when they are full.
+    /// It has `bytes` bytes for its data, and this `maxmemory-policy` for when they are full.
     #[must_use]
     pub fn memory(self, bytes: u64, policy: &str) -> Self {
         self.config(&format!("maxmemory {bytes}\nmaxmemory-policy {policy}"))

@@ -47,7 +47,7 @@ impl SentinelRecipe {
         self
     }
 
-    /// With so many replicas.
+    /// With `count` replicas.
     #[must_use]
     pub fn replicas(mut self, count: usize) -> Self {
         self.replicas = count;

@@ -19,7 +19,7 @@ pub struct Ensemble {
 }
 
 impl Ensemble {
-    /// Starts so many members, and waits until they have a leader.
+    /// Starts this number of members, and waits until they have a leader.
     ///
     /// # Panics
     /// If they do not agree on one in time.
