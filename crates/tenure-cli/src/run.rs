@@ -204,7 +204,7 @@ impl<'a> Started<'a> {
         let is_verbose = self.global.verbose > 0 && !quiet;
         let release = Release { locks: &self.locks, name, place, quiet, is_verbose, ttl };
         let (task, waited, every) = (self.task, self.waited, self.every.as_ref());
-        let stopping = task.stopping_within(ttl, self.stopping);
+        let stopping = Stopping::within(task.hold.grace, ttl);
         let turn = None;
         let mut held = LockedCommand {
             task,
@@ -804,10 +804,11 @@ impl Task {
             return Err(Stop::usage(line));
         }
         if ttl.max(linger) <= promises.max_ttl {
-            // While the store grants less than its URL says, the grace that was named must not be in the way.
-            let is_shortened = self.ttl.is_none() && promises.served_ttl < promises.max_ttl;
-            let most = if is_shortened { ttl / 3 } else { Duration::MAX };
-            return Stopping::new(self.hold.grace.map(|grace| grace.min(most)), ttl);
+            // While a larger `max_ttl` is rolled out, the default is shorter, and the grace that was named must not be in the way.
+            return match self.ttl.is_none() && promises.served_ttl < promises.max_ttl {
+                true => Ok(Stopping::within(self.hold.grace, ttl)),
+                false => Stopping::new(self.hold.grace, ttl),
+            };
         }
         let raise = promises
             .max_ttl_parameter
@@ -815,13 +816,6 @@ impl Task {
         let max = text::seconds(promises.max_ttl);
         let flag = if ttl > promises.max_ttl { "--ttl" } else { "--linger" };
         Err(Stop::usage(format!("{flag}: {} accepts {max} at most{raise}", promises.backend)))
-    }
-
-    /// The durations of a stop for a lease that was granted: while a larger `max_ttl` is rolled out, it may be shorter than
-    /// the default.
-    fn stopping_within(&self, ttl: Duration, asked_for: Stopping) -> Stopping {
-        let grace = self.hold.grace.map(|grace| grace.min(ttl / 3));
-        Stopping::new(grace, ttl).unwrap_or(asked_for)
     }
 
     /// The lock under which it runs, with its settings.
@@ -901,16 +895,24 @@ struct Stopping {
 
 impl Stopping {
     /// With the grace that the user set, if any.
+    ///
+    /// # Errors
+    /// If the grace is longer than a third of the ttl.
     fn new(grace: Option<Duration>, ttl: Duration) -> Result<Self, Stop> {
-        let grace = grace.unwrap_or_else(|| (ttl / 4).min(Duration::from_secs(5)));
-        if grace > ttl / 3 {
+        if let Some(grace) = grace.filter(|grace| *grace > ttl / 3) {
             let (grace, most) = (text::seconds(grace), text::seconds(ttl / 3));
             return Err(Stop::usage(format!(
                 "--grace {grace} is more than a third of the ttl ({most}); raise --ttl"
             )));
         }
+        Ok(Self::within(grace, ttl))
+    }
+
+    /// The same with a third of the ttl for a grace that is longer: a lease that was granted may be shorter than the default.
+    fn within(grace: Option<Duration>, ttl: Duration) -> Self {
+        let grace = grace.unwrap_or_else(|| (ttl / 4).min(Duration::from_secs(5))).min(ttl / 3);
         let slack = (ttl / 20).clamp(Duration::from_millis(20), Duration::from_millis(250));
-        Ok(Self { grace, slack, poll: POLL.min(ttl / 20) })
+        Self { grace, slack, poll: POLL.min(ttl / 20) }
     }
 
     /// Until when the watcher leaves everything to `tenure`: half of the slack longer than `tenure` itself needs.
