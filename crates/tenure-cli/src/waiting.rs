@@ -531,11 +531,11 @@ const BRIEF: Duration = Duration::from_millis(500);
 /// same holder after [`QUEUED_LONG`].
 const QUEUED: Duration = Duration::from_secs(10);
 const QUEUED_LONG: Duration = Duration::from_secs(300);
-/// How often such a wait is checked.
-const POLL: Duration = Duration::from_millis(100);
+/// How often such a wait is checked: rarely, because many processes may wait on one machine.
+const POLL: Duration = Duration::from_millis(500);
 /// In how many checks a trouble must be seen before the store is blamed for it: a process without a processor has
 /// not seen it for long.
-const POLLS: u32 = 15;
+const POLLS: u32 = 3;
 
 /// How long a query to the store may stay unanswered: then a `Locker` returns an error.
 const QUESTION: Duration = Duration::from_secs(5);
