@@ -5,6 +5,8 @@ mod cell;
 mod encode;
 mod memory;
 mod step;
+mod tries;
+mod turns;
 mod verbs;
 
 pub use cell::{

@@ -53,17 +53,15 @@
 //! arrives within [`LATE`] of its reading or not at all, and never in addition to its owner's lease or place.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use tenure_core::{Audience, BackendError, Claim, Hint, Host, LockName, Moment, OwnerId, locked};
+use tenure_core::{Audience, BackendError, Claim, Hint, Host, LockName, Moment, OwnerId};
 use tenure_ledger::{Change, Ledger, LedgerError, Place, Rules, Unseen};
-use tokio::sync::OwnedMutexGuard;
 
 use crate::{
     beside::{FRONT, LOW, MovingUp, OwnPlaces, Snapshot},
@@ -73,6 +71,8 @@ use crate::{
     },
     encode::{EACH, LONG, encode, encode_newcomer, encode_place, is_long},
     memory::{CellMemory, KnownCell, LATE, TOLERANCE, moment},
+    tries::{NextStep, ReadingStep, Tried, Tries, VerbFailure},
+    turns::{KeyedGuard, KeyedMutex},
 };
 
 /// Locks in the cells of a store. It is a [`Backend`](tenure_core::Backend).
@@ -126,8 +126,7 @@ impl<C: Cell> Locks<C> {
     ) -> Result<V::Answer, BackendError> {
         let turn = if V::IN_TURN { Some(self.verbs.lock(name, &*self.shared.host).await) } else { None };
         let begun = self.shared.host.now();
-        let (contention, maybe, found, locked, made) = (None, Vec::new(), None, 0, 0);
-        VerbRun { locks: self, name, verb, begun, contention, maybe, found, locked, made }.run(turn).await
+        VerbRun { locks: self, name, verb, begun, tries: Tries::new(V::WAITS), found: None }.run(turn).await
     }
 }
 
@@ -220,88 +219,42 @@ const ASKS: u32 = 50;
 /// A waiter asks at most this many times less often than by the rules: every 10 s instead of 2 s.
 const ASKS_LESS: u32 = 5;
 
-/// One verb in progress.
+/// One verb in progress: does what its [`Tries`] decide.
 struct VerbRun<'a, C: Cell, V: CellVerb> {
     locks: &'a Locks<C>,
     name: &'a LockName,
     verb: &'a V,
     begun: Moment,
-    contention: Option<Contention>,
-    /// The results that earlier tries have, or may have.
-    maybe: Vec<V::Answer>,
+    tries: Tries<V::Answer>,
     /// The cell as an earlier write found it, in place of the next reading.
     found: Option<CellReading>,
-    /// How often the cell was locked for longer than a commit takes.
-    locked: u32,
-    /// How many cells it has made.
-    made: usize,
-}
-
-/// A cell that could not be written.
-struct Contention {
-    version: i64,
-    /// The last moment of the write that was made from the last reading.
-    until: Duration,
-    since: Moment,
-    /// It was at another version before: others commit.
-    has_moved: bool,
-    /// How often it was found at this version.
-    times: usize,
-}
-
-impl Contention {
-    /// The write was in time, and the cell is at the same version.
-    fn is_still(&self, version: i64, now: Duration) -> bool {
-        self.version == version && now <= self.until
-    }
 }
 
 impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
     async fn run(mut self, mut turn: Option<KeyedGuard<'_>>) -> Result<V::Answer, BackendError> {
-        let cell = &self.locks.cell;
-        let mut breaks = 0;
-        for count in 0..TRIES {
-            let failure = match self.attempt(count == 0).await {
-                Ok(Tried::Done(answer)) => {
-                    let is_unsettled = self.maybe.iter().any(|maybe| self.verb.is_unsettled(maybe, &answer));
-                    return if is_unsettled { Err(cell.error(VerbError::Unsettled)) } else { Ok(answer) };
-                }
-                Ok(Tried::Overtaken(found)) => {
-                    self.found = found;
-                    // A verb that steps back delays no other one.
-                    drop(turn.take());
-                    continue;
-                }
-                Ok(Tried::Lost(error, answer)) => {
-                    self.maybe.push(answer);
-                    CellError::Broken(error)
-                }
-                // L8: the caller would get the result of another try, and no release would follow this one.
-                Ok(Tried::Late(error)) => return Err(error),
-                Err(failure) => failure,
-            };
-            match failure {
-                // Read back on one new connection, as the same owner.
-                CellError::Broken(_) if breaks == 0 => breaks += 1,
-                CellError::Overtaken => self.has_lost_a_race(),
-                // The next try waits before it reads.
-                CellError::Locked if V::WAITS && self.locked < ASIDE => {
-                    drop(turn.take());
-                    self.locked += 1;
-                    self.has_lost_a_race();
-                }
-                CellError::Locked => return Err(self.unsure(cell.error(VerbError::Locked))),
-                CellError::Broken(error) | CellError::Refused(error) => {
-                    return Err(self.unsure(error));
-                }
+        loop {
+            let may_guess = self.tries.begin();
+            let mut end = self.attempt(may_guess).await;
+            if let Ok(Tried::Overtaken(found)) = &mut end {
+                self.found = found.take();
+            }
+            match self.tries.on_end(end, |kept, answer| self.verb.is_unsettled(kept, answer)) {
+                NextStep::Again { leaves: true } => drop(turn.take()),
+                NextStep::Again { leaves: false } => {}
+                NextStep::Answer(answer) => return Ok(answer),
+                NextStep::Fail(failure) => return Err(self.tries.error(self.error(failure))),
             }
         }
-        Err(self.unsure(cell.error(VerbError::Overtaken).retry_after(PAUSE)))
     }
 
-    /// An earlier try has done something, or may have.
-    fn unsure(&self, error: BackendError) -> BackendError {
-        if self.maybe.is_empty() { error } else { error.of_unknown_outcome() }
+    fn error(&self, failure: VerbFailure) -> BackendError {
+        let cell = &self.locks.cell;
+        match failure {
+            VerbFailure::Overtaken => cell.error(VerbError::Overtaken).retry_after(PAUSE),
+            VerbFailure::Locked => cell.error(VerbError::Locked),
+            VerbFailure::Unsettled => cell.error(VerbError::Unsettled),
+            VerbFailure::Store(error) => error,
+        }
     }
 
     /// Runs the verb once, on the state stored last or on a new reading.
@@ -313,24 +266,17 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         if let Some(draft) = guess {
             return locks.write(over, name, draft).await;
         }
-        if self.locked > 0 {
-            self.step_back().await;
-        }
+        self.step_back().await;
         let (snapshot, up) = self.look(over).await?;
         verb.must_be_wanted().map_err(CellError::Refused)?;
-        if V::WAITS {
-            self.must_have_moved(snapshot.version, snapshot.now)?;
-        } else {
-            let is_unacknowledged = locks.shared.memory.settle_below(name, snapshot.version);
-            self.wait_for_commit((snapshot.version, snapshot.now), is_unacknowledged).await?;
-        }
-        let has_lost = self.contention.as_ref().is_some_and(|cell| cell.has_moved);
+        self.on_reading(snapshot.version, snapshot.now).await?;
+        let has_lost = self.tries.is_contended();
         let Some((place, answer)) = locks.newcomer(verb, (&snapshot, up.as_ref()), has_lost) else {
             return self.attempt_on(over, (snapshot, up)).await;
         };
         match locks.enqueue(over, (name, place), &snapshot).await {
             Ok(Some(now)) => {
-                self.maybe.push(answer);
+                self.tries.keep(answer);
                 self.attempt_on(over, (now, None)).await
             }
             Ok(None) => self.attempt_on(over, (snapshot, up)).await,
@@ -361,7 +307,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         let (is_there, may_move) = (snapshot.version != 0, snapshot.may_move);
         let named = |error: BackendError| CellError::Refused(error.with("lock", name));
         let mut draft = locks.draft((snapshot, up), verb, self.begun).map_err(named)?;
-        self.contention.iter_mut().for_each(|cell| cell.until = draft.until);
+        self.tries.on_draft(draft.until);
         let yields = verb.yields(&draft.change.answer);
         if let Some(claim) = stands.filter(|_| yields)
             && let Some(place) = draft.ledger.take_last()
@@ -397,8 +343,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
             None => locks.cell.read(over, self.name, &look).await?,
         };
         if V::CREATES && reading.version == 0 {
-            self.must_have_moved(0, reading.now)?;
-            if self.made == SWALLOWED {
+            if !self.tries.on_missing(reading.now, locks.shared.host.now()) {
                 return Err(CellError::Refused(locks.cell.error(VerbError::Swallowed)));
             }
             reading.state = encode(&Ledger::new(0), false);
@@ -407,7 +352,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
             if !is_ours {
                 return Err(CellError::Refused(locks.cell.error(VerbError::Altered)));
             }
-            self.made += 1;
+            self.tries.on_made();
             (reading.version, reading.now) = (version, at);
         }
         let mut snapshot =
@@ -421,81 +366,36 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
     /// How long a write waits for the client that has the cell locked; `yields`: it may be written later.
     fn patience(&self, yields: bool) -> Patience {
         // If others commit all the time, the cell is hardly ever free: a renewal waits in line.
-        let is_hot = self.contention.as_ref().is_some_and(|cell| cell.has_moved);
+        let is_hot = self.tries.is_contended();
         if yields || (!V::WAITS && is_hot) { Patience::Brief } else { V::PATIENCE }
     }
 
-    /// The cell was skipped, and is unchanged: another client has it locked, unless the write came too late. A
-    /// client that commits is done in a moment; a foreign transaction that stays open is not waited for.
-    async fn wait_for_commit(
-        &mut self,
-        (version, now): (i64, Duration),
-        is_unacknowledged: bool,
-    ) -> Result<(), CellError> {
-        let host = &self.locks.shared.host;
-        match &mut self.contention {
-            Some(cell) if cell.is_still(version, now) => {
-                if cell.since.elapsed(host.now()) >= COMMIT {
-                    let error = self.locks.cell.error(VerbError::Locked);
-                    let error = if is_unacknowledged { error.of_unknown_outcome() } else { error };
-                    return Err(CellError::Refused(error));
-                }
-                host.sleep_until(host.now() + PAUSE).await;
+    /// The cell was read at this version: waits for a client that commits, and is an error if none will.
+    async fn on_reading(&mut self, version: i64, store_now: Duration) -> Result<(), CellError> {
+        let Locks { cell, shared, .. } = self.locks;
+        let is_unacknowledged = !V::WAITS && shared.memory.settle_below(self.name, version);
+        match self.tries.on_reading(version, store_now, shared.host.now()) {
+            ReadingStep::Continue => Ok(()),
+            ReadingStep::Pause => {
+                shared.host.sleep_until(shared.host.now() + PAUSE).await;
+                Ok(())
             }
-            other => {
-                let has_moved = other.as_ref().is_some_and(|cell| cell.version != version);
-                let since = host.now();
-                self.contention =
-                    Some(Contention { version, until: Duration::MAX, since, has_moved, times: 1 });
+            ReadingStep::Locked => {
+                let error = cell.error(VerbError::Locked);
+                Err(CellError::Refused(if is_unacknowledged { error.of_unknown_outcome() } else { error }))
             }
+            ReadingStep::Swallowed => Err(CellError::Refused(cell.error(VerbError::Swallowed))),
         }
-        Ok(())
     }
 
-    /// A write that waits for the client that has the cell locked finds it changed, or changes it. If repeated
-    /// readings find the cell unchanged, the store does not let this client change it, and the answer must be an
-    /// error (L1).
-    fn must_have_moved(&mut self, version: i64, now: Duration) -> Result<(), CellError> {
-        let same = self.contention.as_ref().filter(|cell| cell.is_still(version, now));
-        let times = same.map_or(1, |cell| cell.times + 1);
-        if times > SWALLOWED {
-            return Err(CellError::Refused(self.locks.cell.error(VerbError::Swallowed)));
-        }
-        let since = self.locks.shared.host.now();
-        // A cell that was made a moment ago has not moved.
-        let moves = self.contention.as_ref().is_some_and(|cell| cell.version != version && cell.version != 0);
-        // The client that had it locked has committed, so its transaction was not foreign.
-        self.locked = if moves { 0 } else { self.locked };
-        let has_moved = moves || self.contention.as_ref().is_some_and(|cell| cell.has_moved);
-        self.contention = Some(Contention { version, until: Duration::MAX, since, has_moved, times });
-        Ok(())
-    }
-
-    /// The store has returned why it did not write the cell, so it does not silently drop writes.
-    fn has_lost_a_race(&mut self) {
-        self.contention.iter_mut().for_each(|cell| cell.times = 0);
-    }
-
-    /// Waits a random time, longer each time, while a foreign transaction has the cell locked: a connection that waits
-    /// for a lock cannot serve others.
+    /// Waits a random part of the delay.
     async fn step_back(&self) {
+        let Some(most) = self.tries.delay() else { return };
         let host = &self.locks.shared.host;
         let mut chance = [0; 2];
         host.random(&mut chance);
-        let most = STEP_BACK * (1 << self.locked.min(ASIDE));
         host.sleep_until(host.now() + most * u32::from(u16::from_be_bytes(chance)) / (1 << 16)).await;
     }
-}
-
-/// The result of a try.
-enum Tried<A> {
-    Done(A),
-    /// Read again, unless this is the cell now.
-    Overtaken(Option<CellReading>),
-    /// It was sent, and had no answer. It compares: it is done by now, or never.
-    Lost(BackendError, A),
-    /// It was sent, compares nothing, and may be done later.
-    Late(BackendError),
 }
 
 /// The operations on the cell.
@@ -834,67 +734,5 @@ impl<C: Cell> Drop for WriteInFlight<'_, C> {
     }
 }
 
-type KeyLock = Arc<tokio::sync::Mutex<()>>;
-
-/// The verbs of one handle on one lock, one after the other, so that they do not race each other for its
-/// version.
-#[derive(Default)]
-struct KeyedMutex(Mutex<HashMap<LockName, KeyLock>>);
-
-/// The right to be the only verb of this handle on a lock.
-struct KeyedGuard<'a> {
-    mutex: &'a KeyedMutex,
-    name: LockName,
-    key: KeyLock,
-    held: Option<OwnedMutexGuard<()>>,
-}
-
-impl KeyedMutex {
-    /// How long one verb waits for another one on its lock. It affects only speed: a verb that hangs must not stop
-    /// verbs that could use another connection, and an owner whose turn has come has no more than the claim ttl.
-    const PATIENCE: Duration = Duration::from_millis(100);
-
-    /// Waits until no other verb of this handle works on the lock, or until the patience has passed.
-    async fn lock(&self, name: &LockName, host: &dyn Host) -> KeyedGuard<'_> {
-        let key = locked(&self.0).entry(name.clone()).or_default().clone();
-        let mut guard = KeyedGuard { mutex: self, name: name.clone(), key, held: None };
-        if let Ok(held) = guard.key.clone().try_lock_owned() {
-            guard.held = Some(held);
-            return guard;
-        }
-        let over = host.sleep_until(host.now() + Self::PATIENCE);
-        guard.held = tokio::select! {
-            biased;
-            held = guard.key.clone().lock_owned() => Some(held),
-            () = over => None,
-        };
-        guard
-    }
-}
-
-impl Drop for KeyedGuard<'_> {
-    fn drop(&mut self) {
-        self.held = None;
-        let mut keys = locked(&self.mutex.0);
-        // Two: the one here, and that in the map. A verb that needs it takes a third under this mutex.
-        if let Entry::Occupied(key) = keys.entry(self.name.clone())
-            && Arc::strong_count(key.get()) <= 2
-        {
-            key.remove();
-        }
-    }
-}
-
-/// How often a verb reads again after another client was faster. Each time another client has made progress.
-const TRIES: usize = 64;
-/// How long a commit may take before the lock on the cell counts as foreign.
-const COMMIT: Duration = Duration::from_millis(50);
-/// The longest time for which a waiter steps back after it has found the cell locked; doubled each time.
-const STEP_BACK: Duration = Duration::from_millis(2);
-/// How often a waiter finds the cell locked by a foreign transaction before it returns an error.
-const ASIDE: u32 = 8;
-/// How often a cell may be read at one version. Once or twice there may be another reason: a connection that broke,
-/// or a cell that was deleted in between. The same number of cells may be made and deleted before they are written.
-const SWALLOWED: usize = 5;
 /// The pause before the next try of a verb that lost every race, or whose cell is locked.
 const PAUSE: Duration = Duration::from_millis(5);
