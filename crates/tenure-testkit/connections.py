@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Most connections of n elections while a fault lasts. Run by hand, as root, from the root of the project:
 
-    TENURE=target/release/tenure python3 crates/tenure-testkit/connections.py [mariadb|postgres|pgbouncer|redis] [SECONDS] [N,N,…]
+    TENURE=target/debug/tenure python3 crates/tenure-testkit/connections.py [mariadb|postgres|pgbouncer|redis] [SECONDS] [N,N,…]
 
 FAULTS=locked,stopped,… names some of the faults. Prints a line for each store, fault and n: the most sockets of the n processes, and the most connections that the server
 shows where it can be asked. Needs mariadbd, postgres, pgbouncer, redis-server. All of it listens on 127.0.0.1.
 """
 import os, pathlib, shutil, signal, socket, subprocess, sys, tempfile, threading, time
 
-TENURE = os.environ.get("TENURE", "target/release/tenure")
+TENURE = os.environ.get("TENURE", "target/debug/tenure")
 STORES = sys.argv[1].split(",") if len(sys.argv) > 1 else ["mariadb", "postgres", "pgbouncer", "redis"]
 SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 20
 COUNTS = [int(n) for n in sys.argv[3].split(",")] if len(sys.argv) > 3 else [1, 8, 40]

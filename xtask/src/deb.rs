@@ -48,11 +48,11 @@ fn make(workspace: &Workspace, steps: &mut Steps) -> Result<PathBuf, Failure> {
     let pack = Pack {
         root: workspace.root.clone(),
         folder: folder(workspace),
-        program: workspace.target.join("dist/tenure"),
+        program: workspace.target.join("release/tenure"),
     };
     let built = workspace.package(PACKAGE).map(|package| package.version.as_str()).unwrap_or_default();
     pack.is_of(built)?;
-    steps.command("build", cargo().args(["build", "--profile", "dist", "--locked", "--package", PACKAGE]))?;
+    steps.command("build", cargo().args(["build", "--release", "--locked", "--package", PACKAGE]))?;
     let package = steps.work("package", || {
         let package = pack.make(&notices::of_linked(workspace, PACKAGE)?)?;
         println!("{}", package.display());

@@ -8,7 +8,7 @@ use crate::{
     session,
     step::{Failure, succeeds},
     verdict::Verdict,
-    workspace::{AS_TESTS, TESTED, Workspace, cargo, cargo_under},
+    workspace::{TESTED, Workspace, cargo, cargo_under},
 };
 
 /// How many tests share a processor: most of them sleep. Of those that need one, few run at a time (`.config/nextest.toml`).
@@ -43,8 +43,8 @@ impl<'a> Runner<'a> {
     }
 
     /// Builds them, so that this is not done while they run.
-    pub(crate) fn build(&self, workspace: &Workspace) -> Command {
-        let mut command = self.started_by(&[], workspace);
+    pub(crate) fn build(&self) -> Command {
+        let mut command = self.started_by(&[]);
         command.arg("--no-run");
         command
     }
@@ -56,7 +56,7 @@ impl<'a> Runner<'a> {
 
     /// Runs them and reads what became of them.
     pub(crate) fn run(&self, workspace: &Workspace) -> Result<Verdict, Failure> {
-        let mut command = self.command(workspace);
+        let mut command = self.command();
         if !self.has_nextest {
             let told = beside::tell(&mut command, |line| println!("{line}"))?;
             return Ok(told.into_verdict("tests", "cargo xtask test"));
@@ -85,16 +85,15 @@ impl<'a> Runner<'a> {
     }
 
     /// In a session of its own. It ends with us.
-    fn command(&self, workspace: &Workspace) -> Command {
-        let mut command = self.started_by(&session::own(self.options.is_alone), workspace);
+    fn command(&self) -> Command {
+        let mut command = self.started_by(&session::own(self.options.is_alone));
         command.args(self.choice());
         command
     }
 
-    fn started_by(&self, starter: &[&str], workspace: &Workspace) -> Command {
+    fn started_by(&self, starter: &[&str]) -> Command {
         let mut command = cargo_under(starter);
-        command.args(self.words()).args(AS_TESTS).args(TESTED);
-        workspace.put(&mut command, &workspace.tests());
+        command.args(self.words()).args(TESTED);
         command
     }
 
@@ -127,8 +126,7 @@ mod tests {
     use super::*;
 
     fn words(options: &Options, has_nextest: bool) -> String {
-        let workspace = Workspace::parse(r#"{"workspace_root": "/w", "packages": []}"#).unwrap();
-        let command = Runner { has_nextest, options }.command(&workspace);
+        let command = Runner { has_nextest, options }.command();
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
         words.join(" ")
     }
@@ -136,10 +134,7 @@ mod tests {
     #[test]
     fn nextest_is_taken_where_it_is_installed() {
         let all = words(&Options::default(), true);
-        assert!(
-            all.contains("nextest run --release --config .config/tests.toml --workspace --exclude"),
-            "{all}"
-        );
+        assert!(all.contains("nextest run --workspace --exclude"), "{all}");
         let some = Options::parse(&["--one-core", "--times", "30", "test(pooler)"]).unwrap();
         let some = words(&some, true);
         assert!(some.contains("taskset --cpu-list 0"), "{some}");
@@ -152,8 +147,7 @@ mod tests {
         let asked = Options::parse(&["--times", "2"]).unwrap();
         let refused = Runner { has_nextest: false, options: &asked }.must_know_its_options().unwrap_err();
         assert!(refused.to_string().contains("want nextest"), "{refused}");
-        let head =
-            ["test --no-fail-fast --lib --bins --tests", &AS_TESTS.join(" "), &TESTED.join(" ")].join(" ");
+        let head = ["test --no-fail-fast --lib --bins --tests", &TESTED.join(" ")].join(" ");
         assert!(all.contains(&head), "{all}");
     }
 }

@@ -11,10 +11,10 @@ use crate::{
     step::{Failure, Steps, now},
     tools,
     verdict::Verdict,
-    workspace::{AS_TESTS, HOUSE, SIMULATION, TESTED, Workspace, cargo, cargo_under},
+    workspace::{HOUSE, SIMULATION, TESTED, Workspace, cargo, cargo_under},
 };
 
-/// Simulated histories in a run of the tests; `cargo run --release -p tenure-sim` takes more.
+/// Simulated histories in a run of the tests; `cargo run -p tenure-sim` takes more.
 const SEEDS: &str = "500";
 
 /// Provides the tools and the foreign clients, then runs all rings, whatever becomes of the first of them.
@@ -24,7 +24,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), Failur
     let runner = Runner::find(options)?;
     tools::provide(&mut steps)?;
     clients::provide(workspace, &mut steps)?;
-    steps.command("build the tests", &mut runner.build(workspace))?;
+    steps.command("build the tests", &mut runner.build())?;
     if options.is_whole() {
         steps.command("build the simulation", cargo().args(SIMULATION))?;
     }
@@ -63,17 +63,16 @@ fn rings(workspace: &Workspace, options: &Options) -> Vec<Ring> {
         command,
         again: [&[program], words].concat().join(" "),
     };
-    let program = workspace.target.join("release/tenure-sim");
+    let program = workspace.target.join("debug/tenure-sim");
     let histories = ["--seeds", SEEDS, "--twice"];
     let mut simulation = session::under(&starter, &program);
     simulation.args(histories);
     let mut mutants = cargo_under(&starter);
     mutants.args(["xtask", "mutants"]);
     // With the features of the tests, for which everything is built by now.
-    let words = [&["test", "--doc", "--no-fail-fast"], AS_TESTS, TESTED].concat();
+    let words = [&["test", "--doc", "--no-fail-fast"], TESTED].concat();
     let mut docs = cargo_under(&starter);
     docs.args(&words);
-    workspace.put(&mut docs, &workspace.tests());
     let mut house = cargo_under(&starter);
     house.args(HOUSE);
     vec![

@@ -35,12 +35,9 @@ pub(crate) const TESTED: &[&str] = &[
 /// command, and so all crates above them: this program reads Rust with the libraries that macros do (`docs/decisions/builds-and-tests.md`).
 pub(crate) const HOUSE: &[&str] = &["test", "--package", "xtask", "--no-fail-fast"];
 
-/// How tests are built: on the foreign crates of the command, and apart from it (`docs/decisions/builds-and-tests.md`).
-pub(crate) const AS_TESTS: &[&str] = &["--release", "--config", ".config/tests.toml"];
-
 /// What builds the simulation on the foreign crates of the command: with its features, which cargo unites.
 pub(crate) const SIMULATION: &[&str] =
-    &["build", "--release", "--package", "tenure-cli", "--package", "tenure-sim", "--bin", "tenure-sim"];
+    &["build", "--package", "tenure-cli", "--package", "tenure-sim", "--bin", "tenure-sim"];
 
 /// How the names of variables begin with which `cargo run` describes the package that it runs.
 const OF_OUR_PACKAGE: &[&str] = &["CARGO_PKG_", "CARGO_MANIFEST_"];
@@ -108,11 +105,6 @@ impl Workspace {
     /// Lets a cargo put its programs into another folder, and build where we do: foreign crates are the same ones.
     pub(crate) fn put(&self, command: &mut Command, folder: &Path) {
         command.env("CARGO_TARGET_DIR", folder).env("CARGO_BUILD_BUILD_DIR", &self.build);
-    }
-
-    /// Where the programs of tests are: a command that is built for tests is not the command.
-    pub(crate) fn tests(&self) -> PathBuf {
-        self.target.join("tests")
     }
 
     /// The package of this name.

@@ -242,7 +242,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
                 NextStep::Again { leaves: true } => drop(turn.take()),
                 NextStep::Again { leaves: false } => {}
                 NextStep::Answer(answer) => return Ok(answer),
-                NextStep::Fail(failure) => return Err(self.tries.error(self.error(failure))),
+                NextStep::Fail(failure) => return Err(self.tries.unsure(self.error(failure))),
             }
         }
     }

@@ -244,7 +244,7 @@ impl<A> Tries<A> {
     }
 
     /// The error for the caller: of unknown outcome if an earlier try has done something, or may have.
-    pub(crate) fn error(&self, error: BackendError) -> BackendError {
+    pub(crate) fn unsure(&self, error: BackendError) -> BackendError {
         if self.kept.is_empty() { error } else { error.of_unknown_outcome() }
     }
 }
@@ -297,7 +297,7 @@ mod tests {
         let mut tries = Tries::new(true);
         tries.begin();
         assert!(is_again(&end(&mut tries, Ok(Tried::Lost(error(), 1))), false));
-        assert_eq!(tries.error(error()).outcome(), Outcome::Unknown);
+        assert_eq!(tries.unsure(error()).outcome(), Outcome::Unknown);
         assert!(matches!(end(&mut tries, Ok(Tried::Done(1))), NextStep::Answer(1)));
         assert!(matches!(end(&mut tries, Ok(Tried::Done(2))), NextStep::Fail(VerbFailure::Unsettled)));
         let twice = end(&mut tries, Ok(Tried::Lost(error(), 1)));
@@ -321,7 +321,7 @@ mod tests {
         tries.begin();
         let last = end(&mut tries, Err(CellError::Overtaken));
         assert!(matches!(last, NextStep::Fail(VerbFailure::Overtaken)), "{last:?}");
-        assert_eq!(tries.error(error()).outcome(), Outcome::NotApplied);
+        assert_eq!(tries.unsure(error()).outcome(), Outcome::NotApplied);
     }
 
     /// L1: a store that confirms writes and does not make them grants nothing.

@@ -95,9 +95,17 @@ Jain's index says how evenly turns were shared: 1 if all had as many, 1/N if one
 A waiter starved if it had no turn while another had two."
 );
 
+/// Whether this build is slower than the one that `cargo install` makes.
+pub(crate) const IS_UNOPTIMISED: bool = cfg!(debug_assertions);
+
+const VERSION: &str = match IS_UNOPTIMISED {
+    true => concat!(env!("CARGO_PKG_VERSION"), " (unoptimised build)"),
+    false => env!("CARGO_PKG_VERSION"),
+};
+
 /// Distributed locks as leases: a `flock` for a cluster
 #[derive(Parser, Debug)]
-#[command(name = "tenure", version, propagate_version = true, max_term_width = 100, help_template = HELP, after_help = after_help!(
+#[command(name = "tenure", version = VERSION, propagate_version = true, max_term_width = 100, help_template = HELP, after_help = after_help!(
     "  tenure run deploy -- ./deploy.sh                      Run a command while holding the lock `deploy`
   tenure run -w 5m deploy -- ./deploy.sh                Give up after 5 minutes
   tenure show deploy                                    Who holds it, and who waits"

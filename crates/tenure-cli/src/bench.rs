@@ -16,9 +16,9 @@ use tenure::{
 use tokio::task::{JoinSet, yield_now};
 
 use crate::{
-    args::{Bench, Global},
+    args::{Bench, Global, IS_UNOPTIMISED},
     bench::tally::TaskCounts,
-    exit::{Stop, UNAVAILABLE, chain},
+    exit::{self, Stop, UNAVAILABLE, chain},
     signals::Signals,
     store, text, view,
     waiting::{self, LEAVE_PATIENCE, StoreTrouble, announce, attended, drained},
@@ -27,6 +27,9 @@ use crate::{
 pub(crate) async fn bench(global: &Global, args: &Bench) -> Result<u8, Stop> {
     let course = Course::new(global, args).await?;
     let mut signals = Signals::listen()?;
+    if IS_UNOPTIMISED && !args.json && !global.quiet {
+        exit::warn("unoptimised build: a program that is built with --release is faster");
+    }
     let parts = BenchPart::all(args.waiters);
     let (stand, mut tasks) = (Stand::new(parts.len(), args.duration), BenchTasks::new());
     let shown = waiting::fill(global.quiet, || stand.progress(&course));
@@ -390,7 +393,8 @@ fn jain(turns: &[u64]) -> f64 {
 
 /// The report for programs: one object.
 fn json(backend: &'static str, duration: Duration, answers: &[BenchResult]) -> ReportJson {
-    ReportJson { backend, duration_ms: duration.as_millis(), parts: answers.iter().map(part).collect() }
+    let (unoptimised, parts) = (IS_UNOPTIMISED, answers.iter().map(part).collect());
+    ReportJson { backend, unoptimised, duration_ms: duration.as_millis(), parts }
 }
 
 fn part(answer: &BenchResult) -> PartJson {
@@ -413,6 +417,7 @@ fn part(answer: &BenchResult) -> PartJson {
 #[derive(Serialize)]
 struct ReportJson {
     backend: &'static str,
+    unoptimised: bool,
     /// The duration of each part.
     duration_ms: u128,
     parts: Vec<PartJson>,

@@ -65,7 +65,7 @@ fn folder() -> PathBuf {
 
 /// Every page by the name of its file.
 fn pages() -> BTreeMap<String, String> {
-    let mut tenure = Cli::command().disable_help_subcommand(true);
+    let mut tenure = Cli::command().version(env!("CARGO_PKG_VERSION")).disable_help_subcommand(true);
     tenure.build();
     let verbs: Vec<Command> = tenure.get_subcommands().cloned().collect();
     let names: Vec<String> = verbs.iter().map(name).collect();

@@ -17,12 +17,16 @@ fn is_clean(stage: &Stage) {
     assert_eq!(stage.json(&["ls"]), json!([]));
 }
 
-/// For people: one table, and nothing else in a pipe.
+/// A build with all checks, as these tests are, says so where a person compares figures.
+const UNOPTIMISED: &str = "tenure: unoptimised build: a program that is built with --release is faster\n";
+
+/// For people: one table, and what to know of it.
 #[test]
 fn the_table_has_all_parts() {
     let stage = Stage::new();
     let ended = stage.run(&SHORT);
-    ended.silent(0);
+    let said = if cfg!(debug_assertions) { UNOPTIMISED } else { "" };
+    assert_eq!((ended.code, ended.err.as_str()), (0, said));
     let lines: Vec<&str> = ended.out.lines().collect();
     let heads: Vec<&str> = lines[0].split("  ").map(str::trim).filter(|head| !head.is_empty()).collect();
     assert_eq!(heads, ["PART", "PER SECOND", "P50", "P99", "WORST", "NOTES"]);
@@ -50,6 +54,7 @@ fn json_has_numbers_with_units() {
     assert_eq!(ended.out.lines().count(), 1);
     let report: Value = serde_json::from_str(&ended.out).unwrap();
     assert_eq!((&report["backend"], &report["duration_ms"]), (&json!("sqlite"), &json!(200)));
+    assert_eq!(report["unoptimised"], json!(cfg!(debug_assertions)));
     let parts = report["parts"].as_array().unwrap();
     let names: Vec<_> = parts.iter().map(|part| (part["part"].as_str().unwrap(), &part["tasks"])).collect();
     let [one, two, four, many] = [1, 2, 4, 64].map(|tasks| json!(tasks));

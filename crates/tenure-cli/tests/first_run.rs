@@ -28,7 +28,7 @@ fn blocks<'t>(text: &'t str, language: &str) -> Vec<&'t str> {
 
 /// Runs a line of a README as a shell does.
 fn types(stage: &Stage, line: &str) -> Ended {
-    let line = line.replacen("cargo run --release -- ", "tenure ", 1);
+    let line = line.replacen("cargo run -- ", "tenure ", 1);
     let rest = line.strip_prefix("tenure ").unwrap_or_else(|| panic!("not a command of ours: {line}"));
     let mut command = stage.program("sh");
     command.args(["-c", &format!("\"$0\" {rest}"), env!("CARGO_BIN_EXE_tenure")]);

@@ -50,7 +50,7 @@ impl Need {
             Self::Compiler => (&["cc"], "no C compiler here: apt-get install gcc libc6-dev"),
             Self::Flock => (&["flock"], "no flock here: apt-get install util-linux"),
             // Found, or built, before the scenes are played.
-            Self::Tenure => (&[], "no command `tenure` here: cargo build --release"),
+            Self::Tenure => (&[], "no command `tenure` here: cargo build"),
             Self::Machine => (&[], ""),
         }
     }

@@ -29,7 +29,7 @@ fn shows(number: u8) {
     let differences = pictures::compare(Path::new(PICTURES), &[shown]);
     assert!(
         differences.is_empty(),
-        "cargo run --release -p tenure-hazards -- --pictures docs/evidence/hazards --only {number}\n{differences:#?}"
+        "cargo run -p tenure-hazards -- --pictures docs/evidence/hazards --only {number}\n{differences:#?}"
     );
 
     let without_fault = played(scene, Half::Naive, &Setup { has_fault: false, ..setup.clone() });

@@ -53,7 +53,7 @@ pub(crate) fn build(
     command.args(SIMULATION).current_dir(&tree);
     workspace.put(&mut command, &target);
     steps.command("the simulation with all mutants", &mut command)?;
-    Ok(target.join("release/tenure-sim"))
+    Ok(target.join("debug/tenure-sim"))
 }
 
 /// What is in the copy.
