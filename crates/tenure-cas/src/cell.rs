@@ -226,15 +226,6 @@ pub const OPENS: &str = "\u{1}opens";
 /// How long no lock is made in a table that a client made: leases of that length may be in one that was there before.
 pub const OPENS_AFTER: Duration = Duration::from_secs(10);
 
-/// The answer to a claim during that time.
-pub fn young(left: Duration) -> String {
-    format!(
-        "a client has made the table of the locks, which it had not seen before: nothing is granted in it for another {:.1} s, \
-         because leases of an earlier one may be valid",
-        left.as_secs_f64()
-    )
-}
-
 /// Rows of name, text and time by name, each lock before its places (see [`BESIDE`]), as a list of locks. A row
 /// without a lock is left out.
 pub fn listed(rows: impl IntoIterator<Item = (String, String, Duration)>) -> Vec<Listed> {

@@ -8,12 +8,14 @@ mod step;
 mod tries;
 mod turns;
 mod verbs;
+mod words;
 
 pub use cell::{
     BESIDE, Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, END, Listed, NewCell,
     NewPlace, Newcomer, OPENS, OPENS_AFTER, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, Until,
-    VerbError, WriteAnswer, WrittenCell, listed, promises, young,
+    VerbError, WriteAnswer, WrittenCell, listed, promises,
 };
 pub use encode::{decode, encode};
 pub use memory::TOLERANCE;
 pub use step::Locks;
+pub use words::TableWords;

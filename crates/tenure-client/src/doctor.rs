@@ -46,6 +46,26 @@ pub fn finding(severity: Severity, what: impl AsRef<str>, remedy: impl AsRef<str
     Finding::new(severity, plain(what.as_ref()), plain(remedy.as_ref()))
 }
 
+/// How far the server's clock is from this machine's, if that is a second or more.
+pub fn clocks(server: Duration, ours: Duration) -> Option<Finding> {
+    let apart = server.abs_diff(ours);
+    let what = format!("the clocks of the server and of this machine are {apart:.1?} apart");
+    let remedy = "leases end by the server's clock alone; labels show times of both";
+    found(apart > Duration::from_secs(1), Severity::Note, what, remedy)
+}
+
+/// A lock was tried in a row of a table, in a transaction that was rolled back, and this is why it was not acquired.
+pub fn failed_trial(error: &BackendError, remedy: &str) -> Finding {
+    let what = match (error.kind(), error.outcome()) {
+        // The row was written, and has another content now.
+        (ErrorKind::Corrupt, Outcome::Unknown) => {
+            "a lock was tried, and the row is not what was written to it".to_owned()
+        }
+        _ => format!("a trial lock was not acquired: {}", described(error)),
+    };
+    finding(Severity::Problem, what, remedy)
+}
+
 /// An error with the server's own message.
 pub fn described(error: &BackendError) -> String {
     let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();

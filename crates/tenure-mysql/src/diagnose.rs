@@ -5,16 +5,16 @@ use std::{sync::Arc, time::Duration};
 use tenure_cas::CellError;
 use tenure_client::{
     Connections, Slots,
-    doctor::{Check, Trial, described, finding, found, judged},
+    doctor::{Check, Trial, clocks, failed_trial, finding, found, judged},
 };
 use tenure_core::{
-    Backend, BackendError, ErrorKind, Finding, Outcome,
+    Backend, BackendError, Finding,
     Severity::{Note, Problem, Warning},
     Timing,
 };
 
 use crate::{
-    error,
+    error::{self, WORDS},
     schema::{LockTable, ServerFacts},
     session::{Session, Shared},
     sql,
@@ -69,7 +69,7 @@ pub(crate) async fn examine<B: Backend>(
         Err(CellError::Broken(_)) => DatabaseFacts::read(shared, &*sessions.get().await?).await,
         answer => answer,
     };
-    let facts = facts.map_err(|failure| error::settled(&place, failure))?;
+    let facts = facts.map_err(|failure| WORDS.settled(&place, failure))?;
     let facts = DatabaseFacts { writers: shared.writers().await, ..facts };
     let kind = if facts.is_mariadb() { "MariaDB" } else { "MySQL" };
     let what = format!("{kind} {} at {place}", facts.server.setting("version"));
@@ -81,10 +81,7 @@ pub(crate) async fn examine<B: Backend>(
     if is_ours && is_usable && facts.server.read_only().is_none() {
         findings.extend(tried(shared, over).await);
     }
-    let apart = facts.clocks.0.abs_diff(facts.clocks.1);
-    let what = format!("the clocks of the server and of this machine are {apart:.1?} apart");
-    let remedy = "leases end by the server's clock alone; labels show times of both";
-    findings.extend(found(apart > Duration::from_secs(1), Note, what, remedy));
+    findings.extend(clocks(facts.clocks.0, facts.clocks.1));
     let polls = "waiters poll up to 40 times a second for a release by another process";
     findings.push(finding(Note, format!("MySQL pushes nothing: {polls}"), "nothing to do"));
     Ok(findings)
@@ -190,14 +187,7 @@ const CHECKS: [Check<DatabaseFacts>; 14] = [
 /// whatever rights the user has.
 async fn tried<B: Backend>(shared: &Arc<Shared>, over: impl FnOnce(Arc<Session>) -> B) -> Option<Finding> {
     let error = try_apart(shared, over).await.err()?;
-    let what = match (error.kind(), error.outcome()) {
-        // The row was written, and has another content now.
-        (ErrorKind::Corrupt, Outcome::Unknown) => {
-            "a lock was tried, and the row is not what was written to it".to_owned()
-        }
-        _ => format!("a trial lock was not acquired: {}", described(&error)),
-    };
-    Some(finding(Problem, what, "look at the rights, triggers, columns and checks of the table"))
+    Some(failed_trial(&error, "look at the rights, triggers, columns and checks of the table"))
 }
 
 async fn try_apart<B: Backend>(
@@ -207,7 +197,7 @@ async fn try_apart<B: Backend>(
     let session = Arc::new(shared.clone().open(Slots::new(shared.host.clone())).await?);
     let begun = session.begin_trial().await;
     let trial = async {
-        begun.map_err(|failure| error::settled(session.name(), failure))?;
+        begun.map_err(|failure| WORDS.settled(session.name(), failure))?;
         let backend = over(session.clone());
         Trial::new(&*shared.host, Timing::DEFAULT_TTL).run(&backend).await.map_err(|tried| tried.error)
     };

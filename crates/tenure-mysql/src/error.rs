@@ -1,73 +1,22 @@
 //! The one place where errors of the driver become errors of Tenure.
 
-use std::time::Duration;
-
 use mysql_async::{DriverError, Error};
-use tenure_cas::{CellError, VerbError};
+use tenure_cas::{CellError, TableWords};
 use tenure_client::tls::TlsFault;
 use tenure_core::{
     BackendError,
-    ErrorKind::{self, Corrupt, Denied, Invalid, Throttled, TimedOut, Unavailable, Unsupported},
-    Outcome,
+    ErrorKind::{self, Corrupt, Denied, Invalid, Unavailable, Unsupported},
 };
 
 use crate::answer::Answer;
 
-/// The error in the terms of this store.
-pub(crate) fn worded(place: &str, trouble: VerbError) -> BackendError {
-    let (kind, outcome, message) = match trouble {
-        VerbError::Overtaken => (
-            Throttled,
-            Outcome::NotApplied,
-            "other clients changed this lock during every attempt (heavy contention); try again",
-        ),
-        VerbError::Unsettled => (
-            Unavailable,
-            Outcome::Unknown,
-            "the connection to the MySQL server broke during a request; it is not known whether the request \
-             had an effect",
-        ),
-        VerbError::Locked => {
-            (Unavailable, Outcome::NotApplied, "the row of the lock is locked by another transaction")
-        }
-        VerbError::Swallowed => (
-            Corrupt,
-            Outcome::NotApplied,
-            "writes to the row of the lock have no effect: a proxy sends SELECT to another server, whose clock or \
-             rows differ, or a trigger or an engine discards writes; send all statements to the server that writes",
-        ),
-        VerbError::Altered => (
-            Corrupt,
-            Outcome::Unknown,
-            "a trigger on the table changes what Tenure writes, so no lock can be granted; drop the \
-             trigger",
-        ),
-        VerbError::Ledger(error) => return refused(place, error.kind(), error.to_string()),
-    };
-    BackendError::new(kind, outcome, message).with("mysql", place)
-}
-
-/// For a caller that does not read again.
-pub(crate) fn settled(place: &str, failure: CellError) -> BackendError {
-    failure.into_error(|trouble| worded(place, trouble))
-}
-
-pub(crate) fn refused(place: &str, kind: ErrorKind, message: impl Into<String>) -> BackendError {
-    BackendError::new(kind, Outcome::NotApplied, message).with("mysql", place)
-}
-
-/// The table existed, and is missing now: a table that cannot be read is not an empty one.
-pub(crate) fn away(place: &str) -> CellError {
-    let message = "the table of the locks is away, though this process has seen it: leases may be in it, so nothing is \
-                   granted; put it back, or, if it is gone for good, make it as the README shows, when the longest \
-                   ttl has passed";
-    CellError::Refused(refused(place, Unavailable, message))
-}
-
-/// A client that had found no table made this one a moment ago.
-pub(crate) fn young(place: &str, left: Duration) -> CellError {
-    CellError::Refused(refused(place, Unavailable, tenure_cas::young(left)).retry_after(left))
-}
+/// The words of this store.
+pub(crate) const WORDS: TableWords = TableWords {
+    store: "mysql",
+    product: "MySQL",
+    swallowed: "a proxy sends SELECT to another server, whose clock or rows differ, or a trigger or an engine discards \
+                writes; send all statements to the server that writes",
+};
 
 /// A statement that failed after it may have been sent. The server returns a number that is known here instead of a
 /// commit, because a statement is a transaction. Any other number may be that of a proxy that has lost its server
@@ -80,14 +29,14 @@ pub(crate) fn asked(place: &str, error: Error) -> CellError {
         NO_SUCH_TABLE => CellError::Overtaken,
         _ if OVERTAKEN.contains(&code) => CellError::Overtaken,
         _ => match judge(code) {
-            Some((kind, message)) => CellError::Refused(refused(place, kind, message).caused_by(error)),
+            Some((kind, message)) => CellError::Refused(WORDS.refused(place, kind, message).caused_by(error)),
             None => {
                 let message = if code == 0 {
                     "the connection to the MySQL server broke"
                 } else {
                     "the MySQL server, or a proxy, ended the statement and does not say whether it had an effect"
                 };
-                CellError::Broken(refused(place, Unavailable, message).caused_by(error))
+                CellError::Broken(WORDS.refused(place, Unavailable, message).caused_by(error))
             }
         },
     }
@@ -96,7 +45,7 @@ pub(crate) fn asked(place: &str, error: Error) -> CellError {
 /// A statement that was answered, but not committed.
 pub(crate) fn uncommitted(place: &str, answer: &Answer) -> CellError {
     let message = if answer.is_autocommit { OPEN_TRANSACTION } else { NO_AUTOCOMMIT };
-    let error = refused(place, Unsupported, message);
+    let error = WORDS.refused(place, Unsupported, message);
     // The statement is rolled back with its connection, unless a pooler keeps the connection.
     if answer.written > 0 { CellError::Broken(error.of_unknown_outcome()) } else { CellError::Refused(error) }
 }
@@ -107,7 +56,7 @@ pub(crate) fn connecting(place: &str, error: Error, may_want_certificate: bool) 
     if let Some(fault) = TlsFault::of(&error) {
         let name = "write that name as the host, or use ssl-mode=VERIFY_CA";
         let message = fault.message("MySQL", "ssl-ca", name, ("ssl-cert", "ssl-key"));
-        return refused(place, Denied, message).caused_by(error);
+        return WORDS.refused(place, Denied, message).caused_by(error);
     }
     let (kind, message) = match &error {
         Error::Server(server) if may_want_certificate && server.code == ACCESS_DENIED => {
@@ -123,26 +72,9 @@ pub(crate) fn connecting(place: &str, error: Error, may_want_certificate: bool) 
             Denied,
             "the MySQL server wants a login that tenure does not know; use a password of the usual kind",
         ),
-        _ => (Unavailable, "cannot reach the MySQL server; check that it runs and that the URL is right"),
+        _ => return WORDS.unreachable(place, error),
     };
-    refused(place, kind, message).caused_by(error)
-}
-
-/// The connection was abandoned, and the answer did not arrive.
-pub(crate) fn unanswered(place: &str) -> BackendError {
-    let message = "the MySQL server did not answer in time";
-    BackendError::new(TimedOut, Outcome::Unknown, message).with("mysql", place)
-}
-
-/// The task that was logging in has ended with its runtime.
-pub(crate) fn ended(place: &str) -> BackendError {
-    refused(place, Unavailable, "the runtime in which the login was under way has ended")
-}
-
-/// The connection did not open in time: no request was sent over it.
-pub(crate) fn silent(place: &str, connect_timeout: Duration) -> BackendError {
-    let message = format!("the MySQL server does not answer within connect_timeout={connect_timeout:?}");
-    refused(place, Unavailable, message)
+    WORDS.refused(place, kind, message).caused_by(error)
 }
 
 /// Each of two servers would grant the same lock.
@@ -150,19 +82,12 @@ pub(crate) fn rivals(place: &str, rival: &str) -> BackendError {
     let message = format!(
         "two servers of the URL take writes, this one and {rival}: set read_only = 1 on all but the primary, or name one server"
     );
-    refused(place, Unavailable, message)
-}
-
-/// The server still has an earlier connection, and has not answered the requests that were sent over it.
-pub(crate) fn occupied(place: &str) -> BackendError {
-    let message =
-        "the MySQL server does not answer, and has not ended an earlier connection of this process yet";
-    refused(place, Unavailable, message)
+    WORDS.refused(place, Unavailable, message)
 }
 
 /// The server reports that it takes no writes, although this user could write there.
 pub(crate) fn read_only(place: &str, variable: &str) -> BackendError {
-    refused(place, Unavailable, format!("this MySQL server takes no writes: {variable} is on"))
+    WORDS.refused(place, Unavailable, format!("this MySQL server takes no writes: {variable} is on"))
 }
 
 /// The server took writes when it was checked, and no longer does.
@@ -227,7 +152,7 @@ const CODES: [(&[u16], ErrorKind, &str); 16] = [
         Corrupt,
         "the table refuses what tenure writes: a column that was added needs a default, or a check is too strict",
     ),
-    (&[1054, 1136, 1264, 1366], Corrupt, NOT_OURS),
+    (&[1054, 1136, 1264, 1366], Corrupt, TableWords::NOT_OURS),
     // A cluster is not ready, or another client of a pooler has locked the tables of this connection.
     (&[1047, 1099, 1100, 1192, 1223], Unavailable, "the MySQL server cannot serve at present"),
     (
@@ -244,7 +169,6 @@ const CODES: [(&[u16], ErrorKind, &str); 16] = [
 
 const NO_CERTIFICATE: &str = "the MySQL server refuses this user or password, or wants a client certificate; name it \
                               with ssl-cert= and ssl-key=";
-pub(crate) const NOT_OURS: &str = "the table is not one of tenure; name another with table=";
 const OPEN_TRANSACTION: &str = "a transaction is open, so that no statement would be a commit: init_connect or another \
                                 client of a pooler has begun it";
 pub(crate) const STOPPED_CLOCK: &str = "SET timestamp has stopped the clock of this session: init_connect or another client of \
@@ -255,6 +179,7 @@ pub(crate) const NO_AUTOCOMMIT: &str =
 #[cfg(test)]
 mod tests {
     use mysql_async::ServerError;
+    use tenure_core::Outcome;
 
     use super::*;
 

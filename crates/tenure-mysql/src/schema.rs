@@ -4,7 +4,11 @@ use std::collections::HashMap;
 
 use tenure_core::{BackendError, ErrorKind};
 
-use crate::{answer::Answer, error, sql::is_table};
+use crate::{
+    answer::Answer,
+    error::{self, WORDS},
+    sql::is_table,
+};
 
 /// What was found when a connection was made.
 #[derive(Clone, Debug)]
@@ -126,20 +130,17 @@ impl ServerFacts {
     /// statement would not be a transaction; or the table is another program's.
     pub(crate) fn must_be_ours(&self, place: &str, one_writer: bool) -> Result<(), BackendError> {
         if !self.is_enabled("autocommit") {
-            return Err(error::refused(place, ErrorKind::Unsupported, error::NO_AUTOCOMMIT));
+            return Err(WORDS.refused(place, ErrorKind::Unsupported, error::NO_AUTOCOMMIT));
         }
         if let Some(cluster) = self.many_writers().filter(|_| !one_writer) {
             let message = format!(
                 "the server is one of {cluster}: a lease would be judged by several clocks, and two clients \
                  could hold a lock; if all clients write to one server, say so with one_writer=yes"
             );
-            return Err(error::refused(place, ErrorKind::Unsupported, message));
+            return Err(WORDS.refused(place, ErrorKind::Unsupported, message));
         }
         match &self.table {
-            LockTable::Strange(columns) => {
-                let strange = error::refused(place, ErrorKind::Corrupt, error::NOT_OURS);
-                Err(strange.with("columns", columns))
-            }
+            LockTable::Strange(columns) => Err(WORDS.strange(place, columns)),
             LockTable::Ours(_) | LockTable::Missing => Ok(()),
         }
     }

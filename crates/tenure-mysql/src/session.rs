@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{
     answer::Answer,
     config::{Config, Server, TlsMode},
-    error,
+    error::{self, WORDS},
     schema::{LockTable, ServerFacts, columns, variables},
     sql::{CLOCK_OF_SERVER, SESSION, Sql, sent},
 };
@@ -59,7 +59,7 @@ impl Shared {
         let servers = self.config.servers();
         let is_choosy = servers.len() > 1;
         let open = |server, slot| Box::pin(self.open_chosen(server, Arc::new(slot), is_choosy)) as _;
-        slots.first(&servers, open, |server| error::occupied(&server.to_string())).await
+        slots.first(&servers, open, |server| WORDS.occupied(&server.to_string())).await
     }
 
     async fn open_chosen(
@@ -81,7 +81,7 @@ impl Shared {
         tokio::select! {
             biased;
             opened = Session::open(self.clone(), server, slot) => opened,
-            () = over => Err(error::silent(&server.to_string(), self.config.connect_timeout)),
+            () = over => Err(WORDS.not_opened(&server.to_string(), self.config.connect_timeout)),
         }
     }
 
@@ -153,7 +153,7 @@ impl Session {
             let (shared, server, name) = (shared.clone(), server.clone(), name.clone());
             async move { connect(&shared.config, &server, &name).await }
         };
-        let ended = || Err(error::ended(&name));
+        let ended = || Err(WORDS.login_ended(&name));
         let conn = slot.log_in(login).await.unwrap_or_else(ended)?;
         // No MariaDB is older than 10.
         let is_mysql = conn.server_version().0 < 10;
@@ -173,10 +173,10 @@ impl Session {
             match session.ask(said.into()).await {
                 Ok(_) => {}
                 Err(CellError::Refused(_)) if !session.end.is_over() => {}
-                Err(failure) => return Err(error::settled(&session.name, failure)),
+                Err(failure) => return Err(WORDS.settled(&session.name, failure)),
             }
         }
-        session.look().await.map_err(|failure| error::settled(&session.name, failure))?;
+        session.look().await.map_err(|failure| WORDS.settled(&session.name, failure))?;
         Ok(session)
     }
 
@@ -229,7 +229,7 @@ impl Session {
     pub(crate) async fn has_table(&self) -> Result<bool, CellError> {
         let is_there = self.look().await?.table != LockTable::Missing;
         if !is_there && self.shared.has_seen.load(Ordering::Acquire) {
-            return Err(error::away(&self.name));
+            return Err(WORDS.away(&self.name));
         }
         Ok(is_there)
     }
@@ -257,7 +257,7 @@ impl Session {
         let answer = tokio::select! {
             biased;
             answer = answer => answer.unwrap_or_else(|_| Some(Err(DriverError::ConnectionClosed.into()))),
-            () = self.is_hopeless() => return Err(CellError::Broken(error::unanswered(&self.name))),
+            () = self.is_hopeless() => return Err(CellError::Broken(WORDS.unanswered(&self.name))),
         };
         drop(awaited);
         let Some(answer) = answer else { return Err(self.unsent()) };

@@ -21,7 +21,7 @@ use crate::{
     answer::Answer,
     config::Config,
     diagnose::examine,
-    error,
+    error::{self, WORDS},
     schema::LockTable,
     session::{Session, Shared},
     sql,
@@ -125,7 +125,7 @@ impl Cell for RowStore {
         let answer = self.ask_in_line(session, self.shared.sql.make(name, state)).await?;
         if answer.written == 0 {
             return match self.opens(session).await? {
-                Some(left) => Err(error::young(session.name(), left)),
+                Some(left) => Err(WORDS.young(session.name(), left)),
                 None => Ok(None),
             };
         }
@@ -196,7 +196,7 @@ impl Cell for RowStore {
         match self.read(session, name, &ReadRequest::default()).await {
             Ok(reading) => Ok(Some(reading)),
             // L9: the place exists.
-            Err(failure) => Err(CellError::Broken(error::settled(session.name(), failure))),
+            Err(failure) => Err(CellError::Broken(WORDS.settled(session.name(), failure))),
         }
     }
 
@@ -214,7 +214,7 @@ impl Cell for RowStore {
     }
 
     fn error(&self, trouble: VerbError) -> BackendError {
-        error::worded(&self.shared.config.place_name(), trouble)
+        WORDS.verb(&self.shared.config.place_name(), trouble)
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
@@ -228,7 +228,7 @@ impl Cell for RowStore {
             session.create().await?;
             Ok(self.opens(&session).await?.unwrap_or_default())
         };
-        prepared.await.map_err(|failure| error::settled(session.name(), failure))
+        prepared.await.map_err(|failure| WORDS.settled(session.name(), failure))
     }
 
     async fn notify(&self, session: &Arc<Session>, hint: Hint) -> Result<(), CellError> {
@@ -287,7 +287,7 @@ impl PlacesBeside<Arc<Session>> for RowStore {
             None => self
                 .own_key(session, name, place.owner)
                 .await
-                .map_err(|failure| CellError::Broken(error::settled(session.name(), failure))),
+                .map_err(|failure| CellError::Broken(WORDS.settled(session.name(), failure))),
         }
     }
 
@@ -353,7 +353,7 @@ impl RowStore {
     /// which is enough: a longer lock is not a commit, but a foreign transaction.
     async fn ask_in_line(&self, session: &Session, sql: String) -> Result<Answer, CellError> {
         session.write(sql).await.map_err(|failure| match failure {
-            CellError::Locked => CellError::Refused(error::worded(session.name(), VerbError::Locked)),
+            CellError::Locked => CellError::Refused(WORDS.verb(session.name(), VerbError::Locked)),
             other => other,
         })
     }
@@ -371,7 +371,7 @@ impl RowStore {
             // Another client has written it since.
             Ok(None) => Err(CellError::Overtaken),
             // L9: the row exists.
-            Err(failure) => Err(CellError::Broken(error::settled(session.name(), failure))),
+            Err(failure) => Err(CellError::Broken(WORDS.settled(session.name(), failure))),
         }
     }
 
@@ -380,7 +380,7 @@ impl RowStore {
         let answer = session.ask(sql::time()).await;
         let read = answer.and_then(|answer| time(&answer, 0, 2).ok_or_else(|| unreadable(session)));
         // L9: it was written.
-        read.map_err(|failure| CellError::Broken(error::settled(session.name(), failure)))
+        read.map_err(|failure| CellError::Broken(WORDS.settled(session.name(), failure)))
     }
 
     /// Whether the row has what was written to it, which a trigger may change (L1); `None` if that is not known. The
@@ -398,7 +398,7 @@ impl RowStore {
         let reading = match self.read(session, name, &ReadRequest::default()).await {
             Ok(reading) => reading,
             // L9: it was written.
-            Err(failure) => return Err(CellError::Broken(error::settled(session.name(), failure))),
+            Err(failure) => return Err(CellError::Broken(WORDS.settled(session.name(), failure))),
         };
         // Another client may have written since.
         let is_over = reading.version > version || reading.version == 0;
@@ -454,7 +454,7 @@ impl RowHints {
             return Ok(());
         }
         let answer = session.ask(store.shared.sql.hints(&self.row)).await;
-        let answer = answer.map_err(|failure| error::settled(session.name(), failure))?;
+        let answer = answer.map_err(|failure| WORDS.settled(session.name(), failure))?;
         let (count, hints) = (answer.number(0, 0).unwrap_or(0), answer.text(0, 1).unwrap_or_default());
         let many = usize::try_from(count.saturating_sub(self.seen)).unwrap_or(0);
         let owners: Vec<&str> =
@@ -519,7 +519,7 @@ fn reading(session: &Session, answer: &Answer, row: usize) -> Result<CellReading
         session.leave();
         let is_stopped = answer.number(row, 3) == Some(9);
         let message = if is_stopped { error::STOPPED_CLOCK } else { error::NO_AUTOCOMMIT };
-        return Err(CellError::Refused(error::refused(session.name(), ErrorKind::Unsupported, message)));
+        return Err(CellError::Refused(WORDS.refused(session.name(), ErrorKind::Unsupported, message)));
     }
     let now = time(answer, row, 2).ok_or_else(|| unreadable(session))?;
     let version = answer.number(row, 0).unwrap_or(0);
@@ -548,7 +548,7 @@ fn time(answer: &Answer, row: usize, column: usize) -> Option<Duration> {
 /// An answer that does not fit the request.
 fn unreadable(session: &Session) -> CellError {
     let message = "the answer is not that of a MySQL server: does a proxy change it?";
-    CellError::Refused(error::refused(session.name(), ErrorKind::Corrupt, message).of_unknown_outcome())
+    CellError::Refused(WORDS.refused(session.name(), ErrorKind::Corrupt, message).of_unknown_outcome())
 }
 
 /// The length of an owner, as it is written.

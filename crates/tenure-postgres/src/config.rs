@@ -65,7 +65,7 @@ pub struct Config {
 
 /// One server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum PgServer {
+pub(crate) enum Server {
     Host(String, u16),
     Socket(PathBuf, u16),
 }
@@ -450,13 +450,13 @@ impl Config {
     }
 
     /// The servers, in the order in which they are tried.
-    pub(crate) fn servers(&self) -> Vec<PgServer> {
+    pub(crate) fn servers(&self) -> Vec<Server> {
         let server = |(host, own): &NamedHost| {
             let port = own.unwrap_or(self.port);
             if host.starts_with('/') {
-                PgServer::Socket(host.into(), port)
+                Server::Socket(host.into(), port)
             } else {
-                PgServer::Host(host.clone(), port)
+                Server::Host(host.clone(), port)
             }
         };
         self.hosts.iter().map(server).collect()
@@ -504,13 +504,13 @@ impl Config {
 
     /// For people: where the locks are, without a secret.
     pub fn place_name(&self) -> String {
-        let hosts: Vec<String> = self.servers().iter().map(PgServer::to_string).collect();
+        let hosts: Vec<String> = self.servers().iter().map(Server::to_string).collect();
         let database = self.database.as_ref().or(self.login.user.as_ref()).map_or("", String::as_str);
         format!("{}/{database}", hosts.join(","))
     }
 }
 
-impl fmt::Display for PgServer {
+impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host(host, port) => f.write_str(&shown(&(host.clone(), *port))),
@@ -545,21 +545,21 @@ mod tests {
         let c = read(
             "postgres://app:p%40ss@db.example:7000/shop?table=app.my%22lock&sslmode=require&claim_ttl=1s",
         );
-        assert_eq!(c.servers(), [PgServer::Host("db.example".into(), 7000)]);
+        assert_eq!(c.servers(), [Server::Host("db.example".into(), 7000)]);
         assert_eq!(
             (c.login.user.as_deref(), c.login.password.as_ref().and_then(Secret::word)),
             (Some("app"), Some("p@ss"))
         );
         assert_eq!((c.database.as_deref(), c.tls_mode()), (Some("shop"), TlsMode::Require));
         assert_eq!((c.table_parts(), c.rules.claim_ttl), ((Some("app"), "my\"lock"), Duration::from_secs(1)));
-        assert_eq!(read("postgresql://h").servers(), [PgServer::Host("h".into(), 5432)]);
+        assert_eq!(read("postgresql://h").servers(), [Server::Host("h".into(), 5432)]);
         assert_eq!(read("postgres://h/d?port=7").servers(), read("postgres://h:7/d").servers());
-        assert_eq!(read("postgres://[::1]:7/d").servers(), [PgServer::Host("::1".into(), 7)]);
+        assert_eq!(read("postgres://[::1]:7/d").servers(), [Server::Host("::1".into(), 7)]);
         assert_eq!(
             read("postgres://u@/d?host=/run/pg&port=6").servers(),
-            [PgServer::Socket("/run/pg".into(), 6)]
+            [Server::Socket("/run/pg".into(), 6)]
         );
-        assert_eq!(read("postgres://%2Frun%2Fpg/d").servers(), [PgServer::Socket("/run/pg".into(), 5432)]);
+        assert_eq!(read("postgres://%2Frun%2Fpg/d").servers(), [Server::Socket("/run/pg".into(), 5432)]);
         assert_eq!(read("postgres://h/d?connect_timeout=10").connect_timeout, Duration::from_secs(10));
         assert_eq!(read("postgres://h/d?sslmode=require&sslrootcert=/ca").tls_mode(), TlsMode::VerifyCa);
     }
@@ -567,7 +567,7 @@ mod tests {
     #[test]
     fn of_several_servers_the_first_that_takes_writes_is_taken() {
         let c = read("postgres://a,b:6000/d?target_session_attrs=any");
-        assert_eq!(c.servers(), [PgServer::Host("a".into(), 5432), PgServer::Host("b".into(), 6000)]);
+        assert_eq!(c.servers(), [Server::Host("a".into(), 5432), Server::Host("b".into(), 6000)]);
         assert!(c.needs_writes());
         assert!(read("postgres://a/d").needs_writes());
         assert!(!read("postgres://a/d?target_session_attrs=any").needs_writes());
@@ -607,7 +607,7 @@ mod tests {
         let Listen::At(direct) = c.listen else { panic!("a URL") };
         assert_eq!(
             (&direct.servers()[..], direct.tls_mode()),
-            (&[PgServer::Host("db".into(), 7)][..], TlsMode::Disable)
+            (&[Server::Host("db".into(), 7)][..], TlsMode::Disable)
         );
         assert!(matches!(read("postgres://h/d?listen=off").listen, Listen::Off));
     }

@@ -32,8 +32,8 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{
-    config::{ChannelBinding, Config, PgServer, TlsMode},
-    error,
+    config::{ChannelBinding, Config, Server, TlsMode},
+    error::{self, WORDS},
     schema::not_one_writer,
 };
 
@@ -51,29 +51,29 @@ pub(crate) struct Opened {
 /// Connects and logs in. The detector is notified of sent and received bytes.
 pub(crate) async fn open(
     config: &Arc<Config>,
-    place: &PgServer,
+    place: &Server,
     stall: Arc<StallDetector>,
     slot: &Arc<Slot>,
 ) -> Result<Opened, BackendError> {
     check_authorities(config)?;
-    let unreachable = |error| error::unreachable(&place.to_string(), error);
+    let unreachable = |error| WORDS.unreachable(&place.to_string(), error);
     let socket = socket(place, stall).await.map_err(unreachable)?;
     let own_end = socket.own_end();
     let login = {
         let (config, place) = (config.clone(), place.clone());
         async move { log_in(&config, &place, socket).await }
     };
-    let ended = || Err(error::ended(&place.to_string()));
+    let ended = || Err(WORDS.login_ended(&place.to_string()));
     let (client, is_cockroach, driver) = slot.log_in(login).await.unwrap_or_else(ended)?;
     if is_cockroach {
-        return Err(error::refused(&place.to_string(), ErrorKind::Invalid, not_one_writer("CockroachDB")));
+        return Err(WORDS.refused(&place.to_string(), ErrorKind::Invalid, not_one_writer("CockroachDB")));
     }
     Ok(Opened { client, driver, own_end })
 }
 
 async fn log_in(
     config: &Config,
-    place: &PgServer,
+    place: &Server,
     socket: Socket,
 ) -> Result<(Client, bool, Driver), BackendError> {
     let failed = |error| error::connecting(&place.to_string(), error);
@@ -90,11 +90,11 @@ async fn log_in(
 /// Asks the server to stop the statement that a connection runs.
 pub(crate) async fn cancel(
     config: &Config,
-    place: &PgServer,
+    place: &Server,
     token: CancelToken,
     stall: Arc<StallDetector>,
 ) -> Result<(), BackendError> {
-    let unreachable = |error| error::unreachable(&place.to_string(), error);
+    let unreachable = |error| WORDS.unreachable(&place.to_string(), error);
     let socket = socket(place, stall).await.map_err(unreachable)?;
     let sent = if settings(config, place)?.get_ssl_mode() == SslMode::Disable {
         token.cancel_query_raw(socket, NoTls).await
@@ -106,11 +106,11 @@ pub(crate) async fn cancel(
 
 fn handshake(
     config: &Config,
-    place: &PgServer,
+    place: &Server,
 ) -> Result<impl TlsConnect<Socket, Stream: Send + 'static, Future: Send> + Send + use<>, BackendError> {
     let host = match place {
-        PgServer::Host(host, _) => host.as_str(),
-        PgServer::Socket(..) => "",
+        Server::Host(host, _) => host.as_str(),
+        Server::Socket(..) => "",
     };
     let mut connector = connector(config)?;
     let Ok(handshake) = MakeTlsConnect::<Socket>::make_tls_connect(&mut connector, host);
@@ -129,12 +129,12 @@ where
     Box::new(move |cx| connection.poll_message(cx))
 }
 
-fn settings(config: &Config, place: &PgServer) -> Result<tokio_postgres::Config, BackendError> {
+fn settings(config: &Config, place: &Server) -> Result<tokio_postgres::Config, BackendError> {
     let mut settings = tokio_postgres::Config::new();
     settings.application_name(&config.application);
     // As in libpq: a socket of the same machine needs no TLS.
     settings.ssl_mode(match (config.tls_mode(), place) {
-        (TlsMode::Disable, _) | (_, PgServer::Socket(..)) => SslMode::Disable,
+        (TlsMode::Disable, _) | (_, Server::Socket(..)) => SslMode::Disable,
         (TlsMode::Prefer, _) => SslMode::Prefer,
         (TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull, _) => SslMode::Require,
     });
@@ -162,15 +162,15 @@ fn settings(config: &Config, place: &PgServer) -> Result<tokio_postgres::Config,
 
 /// The password in the first matching line of a file of passwords. As in libpq, a file that does not exist, or that
 /// others may read, is skipped.
-fn passfile(file: &Path, config: &Config, place: &PgServer) -> Option<String> {
+fn passfile(file: &Path, config: &Config, place: &Server) -> Option<String> {
     let metadata = fs::metadata(file).ok()?;
     if metadata.mode() & 0o077 != 0 {
         tracing::warn!(file = %file.display(), "a file of passwords that others may read is passed over; give it mode 0600");
         return None;
     }
     let (host, port) = match place {
-        PgServer::Host(host, port) => (host.as_str(), *port),
-        PgServer::Socket(_, port) => ("localhost", *port),
+        Server::Host(host, port) => (host.as_str(), *port),
+        Server::Socket(_, port) => ("localhost", *port),
     };
     let user = config.login.user.as_deref().unwrap_or_default();
     let database = config.database.as_deref().unwrap_or(user);
@@ -194,10 +194,10 @@ fn password_for(line: &str, wanted: &[&str; 4]) -> Option<String> {
     fits.then(|| fields.pop()).flatten()
 }
 
-async fn socket(place: &PgServer, stall: Arc<StallDetector>) -> io::Result<Socket> {
+async fn socket(place: &Server, stall: Arc<StallDetector>) -> io::Result<Socket> {
     match place {
-        PgServer::Host(host, port) => Socket::tcp(host, *port, stall).await,
-        PgServer::Socket(folder, port) => Socket::unix(folder.join(format!(".s.PGSQL.{port}")), stall).await,
+        Server::Host(host, port) => Socket::tcp(host, *port, stall).await,
+        Server::Socket(folder, port) => Socket::unix(folder.join(format!(".s.PGSQL.{port}")), stall).await,
     }
 }
 

@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use tenure_cas::CellError;
-use tenure_client::doctor::{Check, Trial, described, finding, found, judged};
+use tenure_client::doctor::{Check, Trial, clocks, described, failed_trial, finding, found, judged};
 use tenure_core::{
-    Backend, BackendError, ErrorKind, Finding, Outcome,
+    Backend, BackendError, Finding,
     Severity::{Note, Problem, Warning},
     Timing,
 };
@@ -13,9 +13,9 @@ use tokio_postgres::{Error, Row, types::Type};
 
 use crate::{
     config::Listen,
-    error,
-    schema::{ConnectionFacts, LockTable, since_epoch},
-    session::{Identity, PgSession, SessionSource},
+    error::WORDS,
+    schema::{LockTable, ServerFacts, since_epoch},
+    session::{Identity, Session, Sessions},
     sql::Awaiting,
 };
 
@@ -41,7 +41,7 @@ const QUESTION: &str = "SELECT current_setting('server_version'), current_settin
 
 /// What the server reports about itself, and what is known of the connection.
 struct DatabaseFacts {
-    connection: ConnectionFacts,
+    connection: ServerFacts,
     /// The client's clock when the server had answered.
     ours: Duration,
     version: String,
@@ -68,7 +68,7 @@ struct DatabaseFacts {
 }
 
 impl DatabaseFacts {
-    async fn read(sessions: &SessionSource, session: &PgSession) -> Result<Self, CellError> {
+    async fn read(sessions: &Sessions, session: &Session) -> Result<Self, CellError> {
         let connection = (*session.look().await?).clone();
         let rows = session.ask(QUESTION, &[(&connection.sql.table, Type::TEXT)]).await?;
         let ours = sessions.shared.host.now().wall;
@@ -77,7 +77,7 @@ impl DatabaseFacts {
         facts.map_err(|error| CellError::Refused(session.unreadable(error)))
     }
 
-    fn of(row: &Row, connection: ConnectionFacts, ours: Duration) -> Result<Self, Error> {
+    fn of(row: &Row, connection: ServerFacts, ours: Duration) -> Result<Self, Error> {
         Ok(Self {
             connection,
             ours,
@@ -105,9 +105,9 @@ impl DatabaseFacts {
 /// Checks everything that a promise depends on, and tries the table. Leaves nothing behind, and makes no table. `over`
 /// makes a handle whose requests all use this connection.
 pub(crate) async fn examine<B: Backend>(
-    sessions: &SessionSource,
-    hint_sessions: Option<&SessionSource>,
-    over: impl FnOnce(Arc<PgSession>) -> B,
+    sessions: &Sessions,
+    hint_sessions: Option<&Sessions>,
+    over: impl FnOnce(Arc<Session>) -> B,
 ) -> Result<Vec<Finding>, BackendError> {
     let place = sessions.shared.config.place_name();
     let host = &sessions.shared.host;
@@ -115,7 +115,7 @@ pub(crate) async fn examine<B: Backend>(
     let (session, others) = servers(sessions).await?;
     let opening = began.elapsed(host.now());
     let database = DatabaseFacts::read(sessions, &session).await;
-    let database = database.map_err(|failure| error::settled(session.name(), failure))?;
+    let database = database.map_err(|failure| WORDS.settled(session.name(), failure))?;
     session.leave();
     let what = format!("PostgreSQL {} at {place}", database.version);
     let mut findings = vec![finding(Note, what, "nothing to do")];
@@ -128,10 +128,7 @@ pub(crate) async fn examine<B: Backend>(
         findings.extend(tried(sessions, over).await);
     }
     findings.extend(hints(sessions, hint_sessions, facts).await);
-    let apart = database.clock.abs_diff(database.ours);
-    let what = format!("the clocks of the server and of this machine are {apart:.1?} apart");
-    let remedy = "leases end by the server's clock alone; labels show times of both";
-    findings.extend(found(apart > Duration::from_secs(1), Note, what, remedy));
+    findings.extend(clocks(database.clock, database.ours));
     Ok(findings)
 }
 
@@ -148,12 +145,12 @@ fn slow(opening: Duration) -> Option<Finding> {
 }
 
 /// The server that takes writes, or else the first one that answers; and findings about all named servers.
-async fn servers(sessions: &SessionSource) -> Result<(Arc<PgSession>, Vec<Finding>), BackendError> {
+async fn servers(sessions: &Sessions) -> Result<(Arc<Session>, Vec<Finding>), BackendError> {
     let (mut answering, mut findings, mut last) = (Vec::new(), Vec::new(), None);
     for (name, opened) in sessions.each().await {
         match opened {
             Ok(session) => {
-                let facts = ServerFacts {
+                let facts = NamedServer {
                     name,
                     takes_writes: session.facts().takes_writes,
                     is: session.identity().await,
@@ -176,25 +173,25 @@ async fn servers(sessions: &SessionSource) -> Result<(Arc<PgSession>, Vec<Findin
 }
 
 /// One named server.
-struct ServerFacts {
+struct NamedServer {
     name: String,
     takes_writes: bool,
     is: Option<Identity>,
 }
 
 /// Whether all servers are one database and its copies, of which one takes writes.
-fn are_one(servers: &[&ServerFacts]) -> Option<Finding> {
+fn are_one(servers: &[&NamedServer]) -> Option<Finding> {
     let others = |at: usize| servers[at + 1..].iter();
     let pairs = || (0..servers.len()).flat_map(|at| others(at).map(move |other| (servers[at], *other)));
-    let database = |it: &ServerFacts| it.is.and_then(|is| is.database);
-    let differ = |(one, other): &(&ServerFacts, &ServerFacts)| {
+    let database = |it: &NamedServer| it.is.and_then(|is| is.database);
+    let differ = |(one, other): &(&NamedServer, &NamedServer)| {
         database(one).zip(database(other)).is_some_and(|(one, other)| one != other)
     };
     // Two names may lead to one server, as those of two poolers in front of it do.
-    let both_write = |(one, other): &(&ServerFacts, &ServerFacts)| {
+    let both_write = |(one, other): &(&NamedServer, &NamedServer)| {
         one.takes_writes && other.takes_writes && (one.is.is_none() || one.is != other.is)
     };
-    let told = |(one, other): (&ServerFacts, &ServerFacts), what: &str| {
+    let told = |(one, other): (&NamedServer, &NamedServer), what: &str| {
         let what = format!("{} and {} {what}: two may hold one lock", one.name, other.name);
         finding(Problem, what, "name one primary and its standbys")
     };
@@ -313,9 +310,9 @@ fn added(kind: &str, names: &str) -> Option<Finding> {
 
 /// Whether hints can arrive.
 async fn hints(
-    sessions: &SessionSource,
-    hint_sessions: Option<&SessionSource>,
-    facts: &ConnectionFacts,
+    sessions: &Sessions,
+    hint_sessions: Option<&Sessions>,
+    facts: &ServerFacts,
 ) -> Option<Finding> {
     let slow = "waiters poll up to 40 times a second for a release by another process";
     let far = "let listen= lead to the server itself";
@@ -346,25 +343,14 @@ async fn hints(
 
 /// Tries a lock in a transaction that is rolled back: no other client sees it, and nothing of it stays,
 /// whatever rights the role has.
-async fn tried<B: Backend>(
-    sessions: &SessionSource,
-    over: impl FnOnce(Arc<PgSession>) -> B,
-) -> Option<Finding> {
+async fn tried<B: Backend>(sessions: &Sessions, over: impl FnOnce(Arc<Session>) -> B) -> Option<Finding> {
     let error = try_apart(sessions, over).await.err()?;
-    let what = match (error.kind(), error.outcome()) {
-        // The row was written, and has another content now.
-        (ErrorKind::Corrupt, Outcome::Unknown) => {
-            "a lock was tried, and the row is not what was written to it".to_owned()
-        }
-        _ => format!("a trial lock was not acquired: {}", described(&error)),
-    };
-    let remedy = "look at the triggers, rules, policies, columns and checks of the table";
-    Some(finding(Problem, what, remedy))
+    Some(failed_trial(&error, "look at the triggers, rules, policies, columns and checks of the table"))
 }
 
 async fn try_apart<B: Backend>(
-    sessions: &SessionSource,
-    over: impl FnOnce(Arc<PgSession>) -> B,
+    sessions: &Sessions,
+    over: impl FnOnce(Arc<Session>) -> B,
 ) -> Result<(), BackendError> {
     let shared = &sessions.shared;
     let session = Arc::new(sessions.apart().await?);
@@ -372,7 +358,7 @@ async fn try_apart<B: Backend>(
         // Checks that are deferred to the commit come with each statement: this transaction has no commit.
         for begin in ["BEGIN", "SET CONSTRAINTS ALL IMMEDIATE"] {
             let begun = session.ask(begin, &[]).await;
-            begun.map_err(|failure| error::settled(&shared.config.place_name(), failure))?;
+            begun.map_err(|failure| WORDS.settled(&shared.config.place_name(), failure))?;
         }
         let store = over(session.clone());
         Trial::new(&*shared.host, Timing::DEFAULT_TTL).run(&store).await.map_err(|tried| tried.error)
@@ -391,7 +377,7 @@ mod tests {
 
     fn healthy() -> DatabaseFacts {
         DatabaseFacts {
-            connection: ConnectionFacts {
+            connection: ServerFacts {
                 is_direct: true,
                 takes_writes: true,
                 is_standby: false,
@@ -440,12 +426,12 @@ mod tests {
     /// A URL that named two primaries was accepted, and each process used the one that it reached first.
     #[test]
     fn servers_that_are_not_one_are_a_finding() {
-        let server = |name: &str, takes_writes, is: Option<(u64, Option<i64>)>| ServerFacts {
+        let server = |name: &str, takes_writes, is: Option<(u64, Option<i64>)>| NamedServer {
             name: name.into(),
             takes_writes,
             is: is.map(|(started, database)| Identity { started: Duration::from_secs(started), database }),
         };
-        let found = |one: ServerFacts, other: ServerFacts| are_one(&[&one, &other]).map(|found| found.what);
+        let found = |one: NamedServer, other: NamedServer| are_one(&[&one, &other]).map(|found| found.what);
         let (a, b) = (Some((1, Some(7))), Some((2, Some(7))));
         assert_eq!(found(server("a", true, a), server("b", false, b)), None, "a primary and its standby");
         assert_eq!(found(server("a", true, a), server("b", true, a)), None, "two poolers before one server");

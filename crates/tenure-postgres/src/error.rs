@@ -1,57 +1,32 @@
 //! The one place where errors of the driver become errors of Tenure.
 
-use std::{error::Error as _, time::Duration};
+use std::error::Error as _;
 
-use tenure_cas::{CellError, VerbError};
+use tenure_cas::{CellError, TableWords};
 use tenure_client::tls::{TlsFault, words};
 use tenure_core::{
     BackendError,
-    ErrorKind::{self, Corrupt, Denied, Invalid, Throttled, Unavailable},
-    Outcome,
+    ErrorKind::{self, Corrupt, Denied, Invalid, Unavailable},
 };
-use tenure_ledger::LedgerError;
 use tokio_postgres::{
     Error,
     error::{DbError, Severity, SqlState},
 };
 
-/// The error in the terms of this store.
-pub(crate) fn worded(place: &str, trouble: VerbError) -> BackendError {
-    match trouble {
-        VerbError::Overtaken => overtaken(place),
-        VerbError::Unsettled => unsettled(place),
-        VerbError::Locked => row_locked(place),
-        VerbError::Swallowed => swallowed(place),
-        VerbError::Altered => altered(place),
-        VerbError::Ledger(error) => ledger(place, error),
-    }
-}
-
-/// For a caller that does not read again.
-pub(crate) fn settled(place: &str, failure: CellError) -> BackendError {
-    failure.into_error(|trouble| worded(place, trouble))
-}
-
-/// The table existed, and is missing now: a table that cannot be read is not an empty one.
-pub(crate) fn away(place: &str) -> CellError {
-    let message = "the table of the locks is away, though this process has seen it: leases may be in it, so nothing is \
-                   granted; put it back, or, if it is gone for good, make it as the README shows, when the longest \
-                   ttl has passed";
-    CellError::Refused(refused(place, Unavailable, message))
-}
-
-/// A client that had found no table made this one a moment ago.
-pub(crate) fn young(place: &str, left: Duration) -> CellError {
-    CellError::Refused(refused(place, Unavailable, tenure_cas::young(left)).retry_after(left))
-}
+/// The words of this store.
+pub(crate) const WORDS: TableWords = TableWords {
+    store: "postgres",
+    product: "PostgreSQL",
+    swallowed: "a pooler sends SELECT to another server, whose clock or rows differ, or a trigger, a rule or a policy \
+                discards writes; send all statements to the server that writes",
+};
 
 /// A statement that failed after it may have been sent. If the server itself returns the error, nothing was applied,
 /// because a statement is a transaction. Only an error that ends the connection may come after the commit (L9).
 pub(crate) fn asked(place: &str, error: Error) -> CellError {
     let Some(db) = error.as_db_error().filter(|db| !ends_connection(db)) else {
         let message = "the connection to the PostgreSQL server broke";
-        let broken = BackendError::new(Unavailable, Outcome::NotApplied, message);
-        return CellError::Broken(broken.with("postgres", place).caused_by(error));
+        return CellError::Broken(WORDS.refused(place, Unavailable, message).caused_by(error));
     };
     let code = db.code();
     // Without its table a statement did nothing, and the next reading looks for the table.
@@ -62,9 +37,7 @@ pub(crate) fn asked(place: &str, error: Error) -> CellError {
         return CellError::Locked;
     }
     let (kind, message) = judge(code).unwrap_or((Invalid, "the PostgreSQL server refuses the statement"));
-    CellError::Refused(
-        BackendError::new(kind, Outcome::NotApplied, message).with("postgres", place).caused_by(error),
-    )
+    CellError::Refused(WORDS.refused(place, kind, message).caused_by(error))
 }
 
 /// A connection that could not be opened: no request was sent over it.
@@ -72,92 +45,33 @@ pub(crate) fn connecting(place: &str, error: Error) -> BackendError {
     if let Some(fault) = TlsFault::of(&error) {
         let message =
             fault.message("PostgreSQL", "sslrootcert", "write that name as the host", ("sslcert", "sslkey"));
-        return refused(place, Denied, message).caused_by(error);
+        return WORDS.refused(place, Denied, message).caused_by(error);
     }
     let words = words(&error);
     // Both of these have the code of a wrong password.
     if words.contains("client certificate") {
         let message = TlsFault::NoIdentity.message("PostgreSQL", "sslrootcert", "", ("sslcert", "sslkey"));
-        return refused(place, Denied, message).caused_by(error);
+        return WORDS.refused(place, Denied, message).caused_by(error);
     }
     if words.contains("certificate authentication failed") {
         let message =
             "the client certificate that sslcert= names is for another user of the PostgreSQL server";
-        return refused(place, Denied, message).caused_by(error);
+        return WORDS.refused(place, Denied, message).caused_by(error);
     }
-    let (kind, message) = match error.code().map(judge) {
-        Some(verdict) => verdict.unwrap_or((Unavailable, "the PostgreSQL server refuses the connection")),
+    let judged = match error.code().map(judge) {
+        Some(verdict) => {
+            Some(verdict.unwrap_or((Unavailable, "the PostgreSQL server refuses the connection")))
+        }
         None => judge_handshake(&words),
     };
-    BackendError::new(kind, Outcome::NotApplied, message).with("postgres", place).caused_by(error)
-}
-
-/// The server, or a pooler, still has an earlier connection, and has not answered the requests that were sent over it.
-pub(crate) fn occupied(place: &str) -> BackendError {
-    let message =
-        "the PostgreSQL server does not answer, and has not ended an earlier connection of this process yet";
-    refused(place, Unavailable, message)
-}
-
-/// The task that was logging in has ended with its runtime.
-pub(crate) fn ended(place: &str) -> BackendError {
-    refused(place, Unavailable, "the runtime in which the login was under way has ended")
-}
-
-/// The connection did not open in time: no request was sent over it.
-pub(crate) fn not_opened(place: &str, patience: Duration) -> BackendError {
-    let message = format!(
-        "the PostgreSQL server does not answer: no answer to a connection came within {patience:?} (connect_timeout=)"
-    );
-    refused(place, Unavailable, message)
-}
-
-pub(crate) fn unreachable(place: &str, error: std::io::Error) -> BackendError {
-    let message = "cannot reach the PostgreSQL server; check that it runs and that the URL is right";
-    BackendError::new(Unavailable, Outcome::NotApplied, message).with("postgres", place).caused_by(error)
-}
-
-pub(crate) fn refused(place: &str, kind: ErrorKind, message: impl Into<String>) -> BackendError {
-    BackendError::new(kind, Outcome::NotApplied, message).with("postgres", place)
-}
-
-/// Many other clients write to the same row.
-pub(crate) fn overtaken(place: &str) -> BackendError {
-    let message = "other clients changed this lock during every attempt (heavy contention); try again";
-    BackendError::new(Throttled, Outcome::NotApplied, message).with("postgres", place)
+    let Some((kind, message)) = judged else { return WORDS.unreachable(place, error) };
+    WORDS.refused(place, kind, message).caused_by(error)
 }
 
 /// The wait for a standby was cancelled. The server reports that the write is done, but perhaps no standby has it.
 pub(crate) fn unconfirmed(place: &str) -> BackendError {
     let message = "the wait for a synchronous standby was cancelled, so the standby may lack this write";
-    BackendError::new(Unavailable, Outcome::Unknown, message).with("postgres", place)
-}
-
-/// The connection was abandoned, and the answer did not arrive.
-pub(crate) fn unanswered(place: &str) -> BackendError {
-    let message = "the PostgreSQL server did not answer in time";
-    BackendError::new(ErrorKind::TimedOut, Outcome::Unknown, message).with("postgres", place)
-}
-
-/// Another transaction has the row locked for longer than a commit takes.
-pub(crate) fn row_locked(place: &str) -> BackendError {
-    let message = "the row of the lock is locked by another transaction";
-    BackendError::new(Unavailable, Outcome::NotApplied, message).with("postgres", place)
-}
-
-/// The row has another content than was written to it.
-pub(crate) fn altered(place: &str) -> BackendError {
-    let message =
-        "a trigger on the table changes what Tenure writes, so no lock can be granted; drop the trigger";
-    BackendError::new(Corrupt, Outcome::Unknown, message).with("postgres", place)
-}
-
-/// The row stays unchanged after each write, though no other client writes to it.
-pub(crate) fn swallowed(place: &str) -> BackendError {
-    let message = "writes to the row of the lock have no effect: a pooler sends SELECT to another server, whose \
-                   clock or rows differ, or a trigger, a rule or a policy discards writes; send all statements to \
-                   the server that writes";
-    BackendError::new(Corrupt, Outcome::NotApplied, message).with("postgres", place)
+    WORDS.refused(place, Unavailable, message).of_unknown_outcome()
 }
 
 /// The server's queue of notifications is full, so the server refused the whole statement.
@@ -165,17 +79,6 @@ pub(crate) fn is_without_hints(failure: &CellError) -> bool {
     let CellError::Refused(error) = failure else { return false };
     let cause = error.source().and_then(|cause| cause.downcast_ref::<Error>());
     cause.and_then(Error::code) == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED)
-}
-
-/// It existed, it no longer does, and it is not known whether this client's own request ended it.
-pub(crate) fn unsettled(place: &str) -> BackendError {
-    let message = "the connection to the PostgreSQL server broke during a request; it is not known whether the \
-                   request had an effect";
-    BackendError::new(Unavailable, Outcome::Unknown, message).with("postgres", place)
-}
-
-pub(crate) fn ledger(place: &str, error: LedgerError) -> BackendError {
-    BackendError::new(error.kind(), Outcome::NotApplied, error.to_string()).with("postgres", place)
 }
 
 /// The table does not exist any more.
@@ -260,13 +163,13 @@ const CODES: &[(SqlState, ErrorKind, &str)] = &[
     (SqlState::DISK_FULL, Unavailable, "the disk of the PostgreSQL server is full"),
     (SqlState::OUT_OF_MEMORY, Unavailable, "the PostgreSQL server is out of memory"),
     (SqlState::IO_ERROR, Unavailable, "the disk of the PostgreSQL server failed"),
-    (SqlState::UNDEFINED_COLUMN, Corrupt, NOT_OURS),
-    (SqlState::DATATYPE_MISMATCH, Corrupt, NOT_OURS),
-    (SqlState::INVALID_COLUMN_REFERENCE, Corrupt, NOT_OURS),
+    (SqlState::UNDEFINED_COLUMN, Corrupt, TableWords::NOT_OURS),
+    (SqlState::DATATYPE_MISMATCH, Corrupt, TableWords::NOT_OURS),
+    (SqlState::INVALID_COLUMN_REFERENCE, Corrupt, TableWords::NOT_OURS),
     (SqlState::NOT_NULL_VIOLATION, Corrupt, NOT_TAKEN),
     (SqlState::CHECK_VIOLATION, Corrupt, NOT_TAKEN),
     (SqlState::STRING_DATA_RIGHT_TRUNCATION, Corrupt, NOT_TAKEN),
-    (SqlState::GENERATED_ALWAYS, Corrupt, NOT_OURS),
+    (SqlState::GENERATED_ALWAYS, Corrupt, TableWords::NOT_OURS),
 ];
 
 const NOT_YOU: &str = "the PostgreSQL server refuses this user or password";
@@ -274,7 +177,6 @@ const NOT_TAKEN: &str = "the table refuses what tenure writes: a column that was
                          length is too strict";
 pub(crate) const NOT_ONE_DATABASE: &str =
     "the servers of the URL are not one database and its copies: two may hold one lock; name those of one";
-pub(crate) const NOT_OURS: &str = "the table is not one of tenure; name another with table=";
 
 fn judge(code: &SqlState) -> Option<KindAndMessage> {
     let found = CODES.iter().find(|(known, ..)| known == code);
@@ -286,17 +188,14 @@ fn judge(code: &SqlState) -> Option<KindAndMessage> {
 }
 
 /// The driver has no code for these errors, but their texts are fixed.
-fn judge_handshake(words: &str) -> KindAndMessage {
-    if words.contains("does not support TLS") {
-        return (Invalid, "the PostgreSQL server does not speak TLS, which sslmode= demands");
-    }
-    if words.contains("password missing") {
-        return (Denied, "the PostgreSQL server wants a password");
-    }
-    if words.contains("authentication") {
-        return (Denied, "the PostgreSQL server cannot be authenticated to as it demands");
-    }
-    (Unavailable, "cannot reach the PostgreSQL server; check that it runs and that the URL is right")
+fn judge_handshake(words: &str) -> Option<KindAndMessage> {
+    let known = [
+        ("does not support TLS", Invalid, "the PostgreSQL server does not speak TLS, which sslmode= demands"),
+        ("password missing", Denied, "the PostgreSQL server wants a password"),
+        ("authentication", Denied, "the PostgreSQL server cannot be authenticated to as it demands"),
+    ];
+    let found = known.into_iter().find(|(text, ..)| words.contains(text));
+    found.map(|(_, kind, message)| (kind, message))
 }
 
 #[cfg(test)]

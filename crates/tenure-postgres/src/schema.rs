@@ -10,14 +10,14 @@ use tenure_core::{BackendError, ErrorKind};
 use tokio_postgres::{Error, Row};
 
 use crate::{
-    config::PgServer,
-    error,
+    config::Server,
+    error::WORDS,
     sql::{Awaiting, Sql},
 };
 
 /// What was found when a connection was made.
 #[derive(Clone, Debug)]
-pub(crate) struct ConnectionFacts {
+pub(crate) struct ServerFacts {
     /// No pooler is between this client and the server, so notifications of the server arrive here.
     pub(crate) is_direct: bool,
     pub(crate) takes_writes: bool,
@@ -55,26 +55,22 @@ pub(crate) enum LockTable {
 /// The client's port alone proves nothing: where a pooler connects to the server, its end may have the same number by
 /// chance. A pooler on this machine listens at another port than the server. A pooler elsewhere has another address
 /// than this client.
-fn is_direct(
-    place: &PgServer,
-    own_end: Option<SocketAddr>,
-    (seen, server): (Option<SocketAddr>, i32),
-) -> bool {
-    let (PgServer::Host(_, port) | PgServer::Socket(_, port)) = place;
+fn is_direct(place: &Server, own_end: Option<SocketAddr>, (seen, server): (Option<SocketAddr>, i32)) -> bool {
+    let (Server::Host(_, port) | Server::Socket(_, port)) = place;
     let is_same = |(own, seen): (SocketAddr, SocketAddr)| (own.ip(), own.port()) == (seen.ip(), seen.port());
     let is_seen = match own_end {
         Some(own) => seen.is_some_and(|seen| is_same((own, seen))),
-        None => seen.is_none() && matches!(place, PgServer::Socket(..)),
+        None => seen.is_none() && matches!(place, Server::Socket(..)),
     };
     is_seen && server == i32::from(*port)
 }
 
-impl ConnectionFacts {
+impl ServerFacts {
     /// From the row of [`LOOK`].
     pub(crate) fn read(
         row: &Row,
         (schema, table): (Option<&str>, &str),
-        place: &PgServer,
+        place: &Server,
         own_end: Option<SocketAddr>,
     ) -> Result<Self, Error> {
         let (port, server): (Option<i32>, i32) = (row.try_get(0)?, row.try_get(1)?);
@@ -119,14 +115,14 @@ impl ConnectionFacts {
         } else {
             "this PostgreSQL server takes no writes: default_transaction_read_only is on, for the role or in a session of a pooler"
         };
-        Err(error::refused(place, ErrorKind::Unavailable, message))
+        Err(WORDS.refused(place, ErrorKind::Unavailable, message))
     }
 
     /// # Errors
     /// `Invalid` where several servers take writes: a lease is compared by one server and ends by its clock.
     pub(crate) fn must_be_one_writer(&self, place: &str) -> Result<(), BackendError> {
         match self.many_writers {
-            Some(what) => Err(error::refused(place, ErrorKind::Invalid, not_one_writer(what))),
+            Some(what) => Err(WORDS.refused(place, ErrorKind::Invalid, not_one_writer(what))),
             None => Ok(()),
         }
     }
@@ -135,7 +131,7 @@ impl ConnectionFacts {
     /// `Invalid` if the table is ambiguous: another client may use the other one.
     pub(crate) fn must_be_one_table(&self, place: &str) -> Result<(), BackendError> {
         match &self.two_tables {
-            Some(what) => Err(error::refused(place, ErrorKind::Invalid, what)),
+            Some(what) => Err(WORDS.refused(place, ErrorKind::Invalid, what)),
             None => Ok(()),
         }
     }
@@ -146,10 +142,7 @@ impl ConnectionFacts {
     /// whole row.
     pub(crate) fn must_be_ours(&self, place: &str) -> Result<(), BackendError> {
         match &self.table {
-            LockTable::Strange(columns) => {
-                let strange = error::refused(place, ErrorKind::Corrupt, error::NOT_OURS);
-                Err(strange.with("columns", columns))
-            }
+            LockTable::Strange(columns) => Err(WORDS.strange(place, columns)),
             LockTable::Ours | LockTable::Missing => Ok(()),
         }
     }
@@ -289,14 +282,14 @@ mod tests {
     #[test]
     fn a_pooler_whose_end_has_our_number_is_still_a_pooler() {
         let end = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let at = |port| PgServer::Host("db".into(), port);
+        let at = |port| Server::Host("db".into(), port);
         let own = Some(end("10.0.0.7:40404"));
         assert!(is_direct(&at(5432), own, (own, 5432)));
         assert!(!is_direct(&at(6432), own, (own, 5432)), "on our machine");
         assert!(!is_direct(&at(5432), own, (Some(end("10.0.0.9:40404")), 5432)), "on another one");
         assert!(!is_direct(&at(5432), own, (Some(end("10.0.0.7:40405")), 5432)));
         assert!(!is_direct(&at(5432), own, (None, 5432)), "the pooler uses a socket of its machine");
-        let socket = PgServer::Socket("/run/pg".into(), 5432);
+        let socket = Server::Socket("/run/pg".into(), 5432);
         assert!(is_direct(&socket, None, (None, 5432)));
         assert!(!is_direct(&socket, None, (None, 5433)));
         assert!(!is_direct(&socket, None, (own, 5432)));

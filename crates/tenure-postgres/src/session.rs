@@ -1,4 +1,4 @@
-//! `SessionSource`: the connection of one handle, and the next one when it ends or is stuck. `PgSession`: one
+//! `Sessions`: the connection of one handle, and the next one when it ends or is stuck. `Session`: one
 //! connection, with the facts about its server and the table.
 
 use std::{
@@ -19,15 +19,15 @@ use tokio_postgres::{
 };
 
 use crate::{
-    config::{Config, Listen, PgServer},
+    config::{Config, Listen, Server},
     connect::{self, Driver, Opened},
-    error,
-    schema::{ConnectionFacts, LOOK, LockTable, since_epoch},
+    error::{self, WORDS},
+    schema::{LOOK, LockTable, ServerFacts, since_epoch},
     sql::{DATABASE, STARTED, Sql},
 };
 
 /// The common state of all handles of one process.
-pub(crate) struct PostgresState {
+pub(crate) struct Shared {
     pub(crate) config: Arc<Config>,
     pub(crate) host: Arc<dyn Host>,
     /// The schema of the table, once it was found: no later connection looks it up along another path.
@@ -40,7 +40,7 @@ pub(crate) struct PostgresState {
     pub(crate) notifier: Notifier,
 }
 
-impl PostgresState {
+impl Shared {
     pub(crate) fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let config = config.with_password();
         let notifier = Notifier::with_turns(host.clone(), config.rules.claim_ttl);
@@ -61,7 +61,7 @@ impl PostgresState {
     }
 
     /// Records where the table is, but not from the connection for hints (`config`), which may have another path.
-    fn found(&self, facts: &ConnectionFacts, config: &Arc<Config>) {
+    fn found(&self, facts: &ServerFacts, config: &Arc<Config>) {
         if facts.two_tables.is_some() || !Arc::ptr_eq(config, &self.config) {
             return;
         }
@@ -78,15 +78,15 @@ impl PostgresState {
 }
 
 /// The connections of one handle.
-pub(crate) struct SessionSource {
-    pub(crate) shared: Arc<PostgresState>,
+pub(crate) struct Sessions {
+    pub(crate) shared: Arc<Shared>,
     birth: SessionOpener,
-    connections: Connections<PgSession>,
+    connections: Connections<Session>,
 }
 
-impl SessionSource {
+impl Sessions {
     /// To the servers of `config`, which is the configuration of the locks or that of the hints.
-    pub(crate) fn new(shared: Arc<PostgresState>, channels: Arc<Channels>, config: Arc<Config>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, channels: Arc<Channels>, config: Arc<Config>) -> Self {
         let birth = SessionOpener(shared.clone(), channels.clone(), config);
         let (host, one, slots) = (shared.host.clone(), birth.clone(), Slots::new(shared.host.clone()));
         let open = move || Box::pin(one.clone().open(slots.clone())) as _;
@@ -95,12 +95,12 @@ impl SessionSource {
     }
 
     /// The connection; a new one if there is none, or the present one is dead or stuck.
-    pub(crate) async fn session(&self) -> Result<Arc<PgSession>, BackendError> {
+    pub(crate) async fn session(&self) -> Result<Arc<Session>, BackendError> {
         self.connections.get().await
     }
 
     /// Whether hints arrive over this connection.
-    fn brings_hints(&self, session: &PgSession) -> bool {
+    fn brings_hints(&self, session: &Session) -> bool {
         let facts = session.facts();
         // A standby does not support LISTEN.
         match self.shared.config.listen {
@@ -111,7 +111,7 @@ impl SessionSource {
     }
 
     /// The connection, subscribed to the channels of this handle, and whether hints arrive over it.
-    pub(crate) async fn listening(&self) -> Result<(Arc<PgSession>, bool), BackendError> {
+    pub(crate) async fn listening(&self) -> Result<(Arc<Session>, bool), BackendError> {
         let session = self.session().await?;
         if !self.brings_hints(&session) {
             return Ok((session, false));
@@ -128,46 +128,46 @@ impl SessionSource {
     }
 
     /// For each server, whatever it is: its name, and a connection to it or the error.
-    pub(crate) async fn each(&self) -> Vec<(String, Result<Arc<PgSession>, BackendError>)> {
+    pub(crate) async fn each(&self) -> Vec<(String, Result<Arc<Session>, BackendError>)> {
         let SessionOpener(_, _, config) = &self.birth;
         let slot = || Arc::new(Slot::alone(self.shared.host.clone()));
-        let open = |place: PgServer| async {
+        let open = |place: Server| async {
             (place.to_string(), self.birth.open_one(place, slot()).await.map(Arc::new))
         };
         join_all(config.servers().into_iter().map(open)).await
     }
 
     /// A separate connection, for requests that must not be mixed with others.
-    pub(crate) async fn apart(&self) -> Result<PgSession, BackendError> {
+    pub(crate) async fn apart(&self) -> Result<Session, BackendError> {
         self.birth.clone().open(Slots::new(self.shared.host.clone())).await
     }
 }
 
 /// What is needed to open a connection.
 #[derive(Clone)]
-struct SessionOpener(Arc<PostgresState>, Arc<Channels>, Arc<Config>);
+struct SessionOpener(Arc<Shared>, Arc<Channels>, Arc<Config>);
 
 impl SessionOpener {
     /// Connects to the first server that can be reached, and that takes writes if that is required.
-    async fn open(self, slots: Arc<Slots>) -> Result<PgSession, BackendError> {
+    async fn open(self, slots: Arc<Slots>) -> Result<Session, BackendError> {
         let servers = self.2.servers();
-        let open = |place: &PgServer, slot| Box::pin(self.open_chosen(place.clone(), Arc::new(slot))) as _;
-        slots.first(&servers, open, |place| error::occupied(&place.to_string())).await
+        let open = |place: &Server, slot| Box::pin(self.open_chosen(place.clone(), Arc::new(slot))) as _;
+        slots.first(&servers, open, |place| WORDS.occupied(&place.to_string())).await
     }
 
-    async fn open_chosen(&self, place: PgServer, slot: Arc<Slot>) -> Result<PgSession, BackendError> {
+    async fn open_chosen(&self, place: Server, slot: Arc<Slot>) -> Result<Session, BackendError> {
         self.open_one(place, slot).await?.chosen(&self.2).await
     }
 
-    async fn open_one(&self, place: PgServer, slot: Arc<Slot>) -> Result<PgSession, BackendError> {
+    async fn open_one(&self, place: Server, slot: Arc<Slot>) -> Result<Session, BackendError> {
         let Self(shared, channels, config) = self.clone();
         let (host, name, patience) = (shared.host.clone(), place.to_string(), config.connect_timeout);
         let stall = StallDetector::new(host.clone(), STUCK);
-        let opening = PgSession::open(shared, channels, ConnectTarget { config, place }, stall.clone(), slot);
+        let opening = Session::open(shared, channels, ConnectTarget { config, place }, stall.clone(), slot);
         tokio::select! {
             biased;
             opened = opening => opened,
-            () = stall.silence(patience, ANSWERS) => Err(error::not_opened(&name, patience)),
+            () = stall.silence(patience, ANSWERS) => Err(WORDS.not_opened(&name, patience)),
         }
     }
 }
@@ -176,13 +176,13 @@ impl SessionOpener {
 pub(crate) type Argument<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// One connection.
-pub(crate) struct PgSession {
-    shared: Arc<PostgresState>,
+pub(crate) struct Session {
+    shared: Arc<Shared>,
     channels: Arc<Channels>,
     at: ConnectTarget,
     name: String,
     client: Client,
-    facts: Mutex<Arc<ConnectionFacts>>,
+    facts: Mutex<Arc<ServerFacts>>,
     stall: Arc<StallDetector>,
     fate: Arc<SessionEnd>,
     _owner: Owner,
@@ -191,10 +191,10 @@ pub(crate) struct PgSession {
     listening: SingleFlight<Result<(), CellError>>,
 }
 
-impl PgSession {
+impl Session {
     /// Connects, and reads the facts about the server and the table.
     async fn open(
-        shared: Arc<PostgresState>,
+        shared: Arc<Shared>,
         channels: Arc<Channels>,
         at: ConnectTarget,
         stall: Arc<StallDetector>,
@@ -211,8 +211,8 @@ impl PgSession {
         let (schema, table) = shared.table();
         let asked = shared.host.now();
         let rows = client.query_typed(LOOK, &[(&schema, Type::TEXT), (&table, Type::TEXT)]).await;
-        let facts = rows.and_then(|rows| ConnectionFacts::read(&rows[0], shared.table(), place, own_end));
-        let facts = facts.map_err(|error| error::settled(&name, error::asked(&name, error)))?;
+        let facts = rows.and_then(|rows| ServerFacts::read(&rows[0], shared.table(), place, own_end));
+        let facts = facts.map_err(|error| WORDS.settled(&name, error::asked(&name, error)))?;
         facts.must_be_one_writer(&name)?;
         stall.first_answer_took(asked.elapsed(shared.host.now()));
         shared.found(&facts, config);
@@ -239,7 +239,7 @@ impl PgSession {
         if *self.shared.identifier.get_or_init(|| own) == own {
             return Ok(());
         }
-        Err(error::refused(&self.name, ErrorKind::Invalid, error::NOT_ONE_DATABASE))
+        Err(WORDS.refused(&self.name, ErrorKind::Invalid, error::NOT_ONE_DATABASE))
     }
 
     /// The identity of the server, as far as this role may read it.
@@ -255,7 +255,7 @@ impl PgSession {
         &self.name
     }
 
-    pub(crate) fn facts(&self) -> Arc<ConnectionFacts> {
+    pub(crate) fn facts(&self) -> Arc<ServerFacts> {
         locked(&self.facts).clone()
     }
 
@@ -265,14 +265,14 @@ impl PgSession {
     }
 
     /// Reads the facts about the server and the table again.
-    pub(crate) async fn look(&self) -> Result<Arc<ConnectionFacts>, CellError> {
+    pub(crate) async fn look(&self) -> Result<Arc<ServerFacts>, CellError> {
         let (schema, table) = self.shared.table();
         let rows = self.ask(LOOK, &[(&schema, Type::TEXT), (&table, Type::TEXT)]).await?;
         let known = self.facts();
-        let facts = ConnectionFacts::read(&rows[0], self.shared.table(), &self.at.place, None)
+        let facts = ServerFacts::read(&rows[0], self.shared.table(), &self.at.place, None)
             .map_err(|e| error::asked(&self.name, e))?;
         self.shared.found(&facts, &self.at.config);
-        let facts = Arc::new(ConnectionFacts { is_direct: known.is_direct, ..facts });
+        let facts = Arc::new(ServerFacts { is_direct: known.is_direct, ..facts });
         *locked(&self.facts) = facts.clone();
         Ok(facts)
     }
@@ -289,7 +289,7 @@ impl PgSession {
         }
         let is_there = facts.table != LockTable::Missing;
         if !is_there && self.shared.has_seen.load(Ordering::Acquire) {
-            return Err(error::away(&self.name));
+            return Err(WORDS.away(&self.name));
         }
         Ok(is_there)
     }
@@ -322,7 +322,7 @@ impl PgSession {
         let answer = tokio::select! {
             biased;
             answer = self.client.query_typed(sql, arguments) => answer,
-            () = self.is_hopeless() => return Err(CellError::Broken(error::unanswered(&self.name))),
+            () = self.is_hopeless() => return Err(CellError::Broken(WORDS.unanswered(&self.name))),
         };
         drop(awaited);
         answer.map_err(|error| {
@@ -371,7 +371,7 @@ impl PgSession {
 
     /// An answer that cannot be read: a value has another type than was asked for.
     pub(crate) fn unreadable(&self, error: tokio_postgres::Error) -> BackendError {
-        error::settled(&self.name, error::asked(&self.name, error)).of_unknown_outcome()
+        WORDS.settled(&self.name, error::asked(&self.name, error)).of_unknown_outcome()
     }
 
     /// It was not abandoned, and has not ended.
@@ -444,7 +444,7 @@ impl PgSession {
     }
 }
 
-impl Link for PgSession {
+impl Link for Session {
     fn is_usable(&self) -> bool {
         self.is_alive() && !self.stall.is_stalled()
     }
@@ -490,7 +490,7 @@ pub(crate) struct Identity {
 #[derive(Clone)]
 struct ConnectTarget {
     config: Arc<Config>,
-    place: PgServer,
+    place: Server,
 }
 
 /// Another client made the table at the same moment: the unique indexes of the catalog report it.

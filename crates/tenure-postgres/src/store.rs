@@ -22,9 +22,9 @@ use tokio_postgres::{Row, types::Type};
 use crate::{
     config::{Config, Listen},
     diagnose::examine,
-    error,
+    error::{self, WORDS},
     schema::LockTable,
-    session::{Argument, PgSession, PostgresState, SessionSource, channel, payload},
+    session::{Argument, Session, Sessions, Shared, channel, payload},
     sql::{NOTIFY, READ},
 };
 
@@ -32,25 +32,25 @@ use crate::{
 /// in a cell: see `tenure-cas`.
 pub fn backend(config: Config, host: Arc<dyn Host>) -> impl Backend {
     let rules = config.rules;
-    let store = RowStore::new(Arc::new(PostgresState::new(config, host.clone())));
+    let store = RowStore::new(Arc::new(Shared::new(config, host.clone())));
     Locks::new(store, host, rules)
 }
 
 /// The state of one handle.
 pub(crate) struct RowStore {
-    pub(crate) sessions: SessionSource,
+    pub(crate) sessions: Sessions,
     /// Used instead of `sessions`: the connection over which a lock is tried in a transaction.
-    trial: Option<Arc<PgSession>>,
+    trial: Option<Arc<Session>>,
     channels: Arc<Channels>,
     /// The connections for hints, if they are separate.
-    hints: Option<SessionSource>,
+    hints: Option<Sessions>,
     /// When listening over them failed last.
     deaf_since: Mutex<Option<Moment>>,
 }
 
 #[async_trait]
 impl Cell for RowStore {
-    type Connection = Arc<PgSession>;
+    type Connection = Arc<Session>;
 
     fn promises(&self) -> Promises {
         let mut promises = promises("postgres");
@@ -64,7 +64,7 @@ impl Cell for RowStore {
         promises
     }
 
-    async fn connect(&self, purpose: ConnectionPurpose) -> Result<Connected<Arc<PgSession>>, BackendError> {
+    async fn connect(&self, purpose: ConnectionPurpose) -> Result<Connected<Arc<Session>>, BackendError> {
         if let Some(session) = &self.trial {
             return Ok(Connected { over: session.clone(), is_notified: true });
         }
@@ -85,7 +85,7 @@ impl Cell for RowStore {
 
     async fn read(
         &self,
-        session: &Arc<PgSession>,
+        session: &Arc<Session>,
         name: &LockName,
         look: &ReadRequest,
     ) -> Result<CellReading, CellError> {
@@ -94,7 +94,7 @@ impl Cell for RowStore {
 
     async fn read_many(
         &self,
-        session: &Arc<PgSession>,
+        session: &Arc<Session>,
         names: &[&LockName],
     ) -> Result<Vec<Option<CellReading>>, CellError> {
         let keys: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
@@ -111,7 +111,7 @@ impl Cell for RowStore {
 
     async fn make(
         &self,
-        session: &Arc<PgSession>,
+        session: &Arc<Session>,
         name: &LockName,
         state: &str,
     ) -> Result<Option<NewCell>, CellError> {
@@ -125,7 +125,7 @@ impl Cell for RowStore {
 
     async fn write(
         &self,
-        session: &Arc<PgSession>,
+        session: &Arc<Session>,
         name: &LockName,
         write: &CellWrite<'_>,
     ) -> Result<WriteAnswer, CellError> {
@@ -139,7 +139,7 @@ impl Cell for RowStore {
 
     async fn enqueue(
         &self,
-        session: &Arc<PgSession>,
+        session: &Arc<Session>,
         name: &LockName,
         place: &Newcomer<'_>,
     ) -> Result<Option<CellReading>, CellError> {
@@ -163,7 +163,7 @@ impl Cell for RowStore {
 
     async fn write_many(
         &self,
-        session: &Arc<PgSession>,
+        session: &Arc<Session>,
         writes: &[(&LockName, CellWrite<'_>)],
     ) -> Result<Vec<WriteAnswer>, CellError> {
         let mut answers = vec![WriteAnswer::Changed(None); writes.len()];
@@ -195,7 +195,7 @@ impl Cell for RowStore {
         Ok(answers)
     }
 
-    async fn list(&self, session: &Arc<PgSession>, prefix: &str) -> Result<Vec<Listed>, CellError> {
+    async fn list(&self, session: &Arc<Session>, prefix: &str) -> Result<Vec<Listed>, CellError> {
         if session.facts().table == LockTable::Missing && !session.has_table().await? {
             return Ok(Vec::new());
         }
@@ -204,12 +204,12 @@ impl Cell for RowStore {
         Ok(listed(rows.iter().map(row).collect::<Result<Vec<_>, CellError>>()?))
     }
 
-    fn beside(&self) -> Option<&dyn PlacesBeside<Arc<PgSession>>> {
+    fn beside(&self) -> Option<&dyn PlacesBeside<Arc<Session>>> {
         Some(self)
     }
 
     fn error(&self, trouble: VerbError) -> BackendError {
-        error::worded(&self.shared().config.place_name(), trouble)
+        WORDS.verb(&self.shared().config.place_name(), trouble)
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
@@ -224,10 +224,10 @@ impl Cell for RowStore {
             session.create().await?;
             Ok(opens(&session).await?.unwrap_or_default())
         };
-        prepared.await.map_err(|failure| error::settled(session.name(), failure))
+        prepared.await.map_err(|failure| WORDS.settled(session.name(), failure))
     }
 
-    async fn notify(&self, session: &Arc<PgSession>, hint: Hint) -> Result<(), CellError> {
+    async fn notify(&self, session: &Arc<Session>, hint: Hint) -> Result<(), CellError> {
         let (channel, text) = (channel(hint.owner.process()), payload(&hint));
         let arguments: [Argument<'_>; 2] = [(&channel, Type::TEXT), (&text, Type::TEXT)];
         session.ask(NOTIFY, &arguments).await?;
@@ -248,10 +248,10 @@ impl Cell for RowStore {
 }
 
 #[async_trait]
-impl PlacesBeside<Arc<PgSession>> for RowStore {
+impl PlacesBeside<Arc<Session>> for RowStore {
     async fn put(
         &self,
-        session: &Arc<PgSession>,
+        session: &Arc<Session>,
         name: &LockName,
         place: &NewPlace<'_>,
     ) -> Result<Option<String>, CellError> {
@@ -284,7 +284,7 @@ impl PlacesBeside<Arc<PgSession>> for RowStore {
 
     async fn remove(
         &self,
-        session: &Arc<PgSession>,
+        session: &Arc<Session>,
         name: &LockName,
         place: &OldPlace<'_>,
     ) -> Result<bool, CellError> {
@@ -297,7 +297,7 @@ impl PlacesBeside<Arc<PgSession>> for RowStore {
         Ok(!session.write(&session.sql().tail.withdraw, &arguments).await?.is_empty())
     }
 
-    async fn all(&self, session: &Arc<PgSession>, name: &LockName) -> Result<Vec<String>, CellError> {
+    async fn all(&self, session: &Arc<Session>, name: &LockName) -> Result<Vec<String>, CellError> {
         let rows = session.ask(&session.sql().tail.places, &[(&name.as_str(), Type::TEXT)]).await?;
         rows.iter().map(|row| session.column(row, 0)).collect()
     }
@@ -310,35 +310,35 @@ impl Clone for RowStore {
 }
 
 impl RowStore {
-    fn new(shared: Arc<PostgresState>) -> Self {
+    fn new(shared: Arc<Shared>) -> Self {
         let channels = Arc::new(Channels::new(shared.notifier.clone()));
         let hints = match &shared.config.listen {
             Listen::At(config) => {
-                Some(SessionSource::new(shared.clone(), channels.clone(), Arc::new((**config).clone())))
+                Some(Sessions::new(shared.clone(), channels.clone(), Arc::new((**config).clone())))
             }
             Listen::Same | Listen::Off => None,
         };
-        let sessions = SessionSource::new(shared.clone(), channels.clone(), shared.config.clone());
+        let sessions = Sessions::new(shared.clone(), channels.clone(), shared.config.clone());
         Self { sessions, trial: None, channels, hints, deaf_since: Mutex::default() }
     }
 
     /// A store that sends all requests over this connection.
-    pub(crate) fn over(&self, session: Arc<PgSession>) -> Self {
+    pub(crate) fn over(&self, session: Arc<Session>) -> Self {
         Self { trial: Some(session), ..self.clone() }
     }
 
-    pub(crate) fn shared(&self) -> &Arc<PostgresState> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.sessions.shared
     }
 
     /// The connections for hints, unless hints are off.
-    pub(crate) fn hint_sessions(&self) -> Option<&SessionSource> {
+    pub(crate) fn hint_sessions(&self) -> Option<&Sessions> {
         let is_off = matches!(self.shared().config.listen, Listen::Off);
         (!is_off).then(|| self.hints.as_ref().unwrap_or(&self.sessions))
     }
 
     /// The connection, after subscribing to hints where that is possible (hazard 31), and whether they arrive.
-    async fn listening(&self) -> Result<(Arc<PgSession>, bool), BackendError> {
+    async fn listening(&self) -> Result<(Arc<Session>, bool), BackendError> {
         let Some(hints) = &self.hints else { return self.sessions.listening().await };
         let host = &self.shared().host;
         let is_deaf = locked(&self.deaf_since).is_some_and(|since| since.elapsed(host.now()) < DEAF);
@@ -357,7 +357,7 @@ impl RowStore {
     /// The row with the places next to it, and the server's time. Without a table there is no row.
     async fn read_row(
         &self,
-        session: &PgSession,
+        session: &Session,
         name: &LockName,
         look: &ReadRequest,
     ) -> Result<CellReading, CellError> {
@@ -388,7 +388,7 @@ impl RowStore {
     /// Makes the row of a lock if there is none.
     async fn make_row(
         &self,
-        session: &PgSession,
+        session: &Session,
         name: &LockName,
         state: &str,
     ) -> Result<Option<NewCell>, CellError> {
@@ -402,7 +402,7 @@ impl RowStore {
         if rows.is_empty()
             && let Some(left) = opens(session).await?
         {
-            return Err(error::young(session.name(), left));
+            return Err(WORDS.young(session.name(), left));
         }
         rows.first().map(made).transpose()
     }
@@ -410,7 +410,7 @@ impl RowStore {
     /// Sends the statement that fits.
     async fn send(
         &self,
-        session: &PgSession,
+        session: &Session,
         name: &LockName,
         write: &CellWrite<'_>,
     ) -> Result<Vec<Row>, CellError> {
@@ -453,7 +453,7 @@ impl RowStore {
         session.write(statement, &with_hints).await
     }
 
-    async fn must_take_writes(&self, session: &PgSession) -> Result<(), CellError> {
+    async fn must_take_writes(&self, session: &Session) -> Result<(), CellError> {
         if session.facts().takes_writes {
             return Ok(());
         }
@@ -467,7 +467,7 @@ impl RowStore {
     ///
     /// OK because a fence never outruns the server's clock (A10): the next row of that name starts above it,
     /// unless the clock was set back by more than a day (H6.4).
-    fn sweep_now_and_then(&self, session: &Arc<PgSession>) {
+    fn sweep_now_and_then(&self, session: &Arc<Session>) {
         let mut chance = [0];
         self.shared().host.random(&mut chance);
         if chance[0] >= SWEEP_CHANCE {
@@ -485,12 +485,12 @@ impl RowStore {
 }
 
 /// Whether places of this lock may have separate rows: in another order of names no index would find them.
-fn has_overflow(session: &PgSession, name: &LockName) -> bool {
+fn has_overflow(session: &Session, name: &LockName) -> bool {
     session.facts().takes_places && name.as_str().len() <= NAME_MAX
 }
 
 /// From a row whose columns are, from `at` on, version, state and time.
-fn reading(session: &PgSession, row: &Row, at: usize) -> Result<CellReading, CellError> {
+fn reading(session: &Session, row: &Row, at: usize) -> Result<CellReading, CellError> {
     let (version, state): (Option<i64>, Option<String>) =
         (session.column(row, at)?, session.column(row, at + 1)?);
     let (version, state) = (version.unwrap_or(0), state.unwrap_or_default());
@@ -498,14 +498,14 @@ fn reading(session: &PgSession, row: &Row, at: usize) -> Result<CellReading, Cel
 }
 
 /// How long no lock may be made in the table.
-async fn opens(session: &PgSession) -> Result<Option<Duration>, CellError> {
+async fn opens(session: &Session) -> Result<Option<Duration>, CellError> {
     let opens = session.ask(&session.sql().opens, &[]).await?;
     let left = opens.first().map(|row| session.column::<i64>(row, 0)).transpose()?;
     Ok(left.and_then(|left| u64::try_from(left).ok()).map(Duration::from_micros))
 }
 
 /// From the columns names, states, own state, number of places before it, and names of emptied places.
-fn overflow(session: &PgSession, row: &Row, at: usize) -> Result<Overflow, CellError> {
+fn overflow(session: &Session, row: &Row, at: usize) -> Result<Overflow, CellError> {
     let (keys, states): (Option<Vec<String>>, Option<Vec<String>>) =
         (session.column(row, at)?, session.column(row, at + 1)?);
     let first: Vec<_> = keys.unwrap_or_default().into_iter().zip(states.unwrap_or_default()).collect();
@@ -518,7 +518,7 @@ fn overflow(session: &PgSession, row: &Row, at: usize) -> Result<Overflow, CellE
 /// From the columns time, and whether the row has what was written; if that is NULL, version and state of a row that
 /// was not written.
 fn answered(
-    session: &PgSession,
+    session: &Session,
     row: &Row,
     at: usize,
     write: &CellWrite<'_>,
@@ -532,15 +532,19 @@ fn answered(
 }
 
 /// From the columns time, and whether the row has what was written.
-fn stored(session: &PgSession, row: &Row, at: usize) -> Result<WrittenCell, CellError> {
+fn stored(session: &Session, row: &Row, at: usize) -> Result<WrittenCell, CellError> {
     Ok(WrittenCell { at: session.time(row, at)?, is_ours: session.column(row, at + 1)? })
 }
 
 /// # Errors
 /// If a trigger has changed what was written.
-fn must_be_ours(session: &PgSession, row: Option<&Row>, at: usize) -> Result<(), CellError> {
+fn must_be_ours(session: &Session, row: Option<&Row>, at: usize) -> Result<(), CellError> {
     let Some(row) = row else { return Ok(()) };
-    if session.column(row, at)? { Ok(()) } else { Err(CellError::Refused(error::altered(session.name()))) }
+    if session.column(row, at)? {
+        Ok(())
+    } else {
+        Err(CellError::Refused(WORDS.verb(session.name(), VerbError::Altered)))
+    }
 }
 
 /// The two times between which the server's clock must be.
