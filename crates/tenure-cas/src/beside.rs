@@ -116,8 +116,8 @@ impl Snapshot {
         let wakes = ledger.move_up(moment(now), rules, up);
         // With the same text the queue was no shorter before: places that have not expired now had not expired then.
         let may_move = ledger.waiting() <= LOW;
-        let (is_long, beside) = (is_long(&state), overflow.map(Beside::of));
-        Ok(Self { version, state, ledger, is_long, may_move, beside, wakes, now })
+        let is_long = is_long(&state);
+        Ok(Self { version, state, ledger, is_long, may_move, beside: overflow.map(Beside::of), wakes, now })
     }
 
     /// A new claim has no room in the cell, or would overtake the places next to it.
@@ -217,15 +217,14 @@ impl OwnPlaces {
         let waiters = waiting.entry(name.clone()).or_default();
         waiters.retain(is_here);
         let at = waiters.iter().position(|waiter| waiter.owner == owner).unwrap_or_else(|| {
-            let (is_answered, key, is_unacknowledged, had_one) = (false, None, false, false);
             waiters.push(OwnWaiter {
                 owner,
                 asked: now,
                 ahead: None,
-                is_answered,
-                key,
-                is_unacknowledged,
-                had_one,
+                is_answered: false,
+                key: None,
+                is_unacknowledged: false,
+                had_one: false,
             });
             waiters.len() - 1
         });

@@ -411,7 +411,7 @@ impl<C: Cell> Locks<C> {
         let tolerance = self.shared.memory.tolerance();
         let seen = self.shared.memory.seen(name)?;
         let is_fresh = seen.is_fresh(self.shared.host.now());
-        let (version, before, mut ledger) = (seen.version, seen.state, seen.ledger);
+        let mut ledger = seen.ledger;
         ledger.leave_out(Unseen::default());
         // A claim must see the places next to the cell, and so must a verb that moves them up.
         if seen.is_long && (verb.claim().is_some() || ledger.waiting() <= LOW) {
@@ -422,9 +422,18 @@ impl<C: Cell> Locks<C> {
         let has_beside = seen.has_beside;
         let is_long = seen.is_long || has_beside && ledger.waiting() >= FRONT;
         let until = self.until((verb, &ledger), now, begun, tolerance);
-        let (gone, patience) = (Vec::new(), V::PATIENCE);
-        let draft =
-            Draft { version, before, ledger, is_long, has_beside, gone, change, patience, now, until };
+        let draft = Draft {
+            version: seen.version,
+            before: seen.state,
+            ledger,
+            is_long,
+            has_beside,
+            gone: Vec::new(),
+            change,
+            patience: V::PATIENCE,
+            now,
+            until,
+        };
         is_likely.then_some(draft)
     }
 
@@ -446,8 +455,19 @@ impl<C: Cell> Locks<C> {
         let is_long = is_more || has_beside && ledger.waiting() >= FRONT;
         let gone = up.map_or_else(Vec::new, |up| up.gone);
         change.wakes.splice(0..0, wakes);
-        let (patience, until) = (V::PATIENCE, self.until((verb, &ledger), now, begun, tolerance));
-        Ok(Draft { version, before, ledger, is_long, has_beside, gone, change, patience, now, until })
+        let until = self.until((verb, &ledger), now, begun, tolerance);
+        Ok(Draft {
+            version,
+            before,
+            ledger,
+            is_long,
+            has_beside,
+            gone,
+            change,
+            patience: V::PATIENCE,
+            now,
+            until,
+        })
     }
 
     /// The latest time for a write of a verb that began at `begun` and runs at `now`.
@@ -549,9 +569,14 @@ impl<C: Cell> Locks<C> {
         }
         let key = self.shared.own_places.key(&claim.name, claim.owner);
         let state = encode_place(&own.lasting_as(&place));
-        let (owner, key) = (claim.owner, Some(key.as_str()));
-        let within = on_time(now);
-        let place = NewPlace { key, owner, state: &state, may_be_there: true, behind: LONG, within };
+        let place = NewPlace {
+            key: Some(key.as_str()),
+            owner: claim.owner,
+            state: &state,
+            may_be_there: true,
+            behind: LONG,
+            within: on_time(now),
+        };
         Ok(self.beside().put(over, &claim.name, &place).await?.is_some())
     }
 

@@ -124,8 +124,13 @@ impl Course {
         let mut bits = [0; 16];
         TokioHost.random(&mut bits);
         let prefix = format!("tenure-bench/{}-{:032x}", std::process::id(), u128::from_be_bytes(bits));
-        let (lasts, waiting, place) = (args.duration, Progress::new(), store::place(global));
-        Ok(Self { lockers, prefix, lasts, waiting, place })
+        Ok(Self {
+            lockers,
+            prefix,
+            lasts: args.duration,
+            waiting: Progress::new(),
+            place: store::place(global),
+        })
     }
 
     /// The kind of store.

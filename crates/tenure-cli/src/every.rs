@@ -58,7 +58,6 @@ impl<'a> Every<'a> {
         };
         let name = name.clone();
         let once = locks.once(&name).interval(every).with(set);
-        let (even_if_failed, skip_exit_code) = (args.even_if_failed, args.skip_exit_code);
         Ok(Some(Self {
             global,
             once,
@@ -66,8 +65,8 @@ impl<'a> Every<'a> {
             name,
             interval: every,
             often,
-            even_if_failed,
-            skip_exit_code,
+            even_if_failed: args.even_if_failed,
+            skip_exit_code: args.skip_exit_code,
         }))
     }
 

@@ -52,8 +52,15 @@ impl Signals {
         for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
             asking.extend(listen_unless_ignored(signal as i32)?.map(|stream| (signal, stream)));
         }
-        let (others, stop, child) = (Vec::new(), None, listen(Signal::SIGCHLD as i32)?);
-        Ok(Self { asking, others, stop, child, asked: None, is_insisted: false, was_passed_on: false })
+        Ok(Self {
+            asking,
+            others: Vec::new(),
+            stop: None,
+            child: listen(Signal::SIGCHLD as i32)?,
+            asked: None,
+            is_insisted: false,
+            was_passed_on: false,
+        })
     }
 
     /// The same for a verb that runs a command. Signals for the command are dropped until it has started.

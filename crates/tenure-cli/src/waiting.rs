@@ -76,10 +76,16 @@ pub(crate) struct LockWait<'a> {
 
 impl<'a> LockWait<'a> {
     pub(crate) fn new(global: &Global, locks: &'a Locker, what: impl ToString, conflict: u8) -> Self {
-        let (progress, started, place) = (Progress::new(), TokioHost.now(), store::place(global));
-        let what = what.to_string();
-        let (is_all, quiet) = (false, global.quiet);
-        Self { locks, what, is_all, quiet, conflict, progress, started, place }
+        Self {
+            locks,
+            what: what.to_string(),
+            is_all: false,
+            quiet: global.quiet,
+            conflict,
+            progress: Progress::new(),
+            started: TokioHost.now(),
+            place: store::place(global),
+        }
     }
 
     /// It waits for several locks, one after the other.

@@ -34,8 +34,14 @@ impl Label {
     /// A label. Every part is cut to its maximum length; control characters become `?`.
     pub fn new(host: &str, pid: u32, user: &str, command: &str) -> Self {
         let command = command.rsplit('/').find(|part| !part.is_empty()).unwrap_or(command);
-        let (host, user, command) = (tame(host, 63), tame(user, 32), tame(command, 32));
-        Self { host, pid, user, command, idles: false, runs: false }
+        Self {
+            host: tame(host, 63),
+            pid,
+            user: tame(user, 32),
+            command: tame(command, 32),
+            idles: false,
+            runs: false,
+        }
     }
 
     /// The same label for an owner that wants hints about waiters, or does not. For the engine and backends.

@@ -68,11 +68,19 @@ impl Etcd {
     /// A handle; the first request connects.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let config = Arc::new(config);
-        let (watermark, owners, notifier) = (Arc::default(), Owners::default(), Notifier::default());
+        let watermark = Arc::default();
+        let notifier = Notifier::default();
         let members = Arc::new(Members::new(config.clone(), host.clone(), Arc::clone(&watermark)));
         let watching = Watching(ChangeWatcher::new(members.clone(), notifier.clone()));
-        let unmixed = Mutex::default();
-        let shared = ProcessState { config, host, watermark, owners, watching, notifier, unmixed };
+        let shared = ProcessState {
+            config,
+            host,
+            watermark,
+            owners: Owners::default(),
+            watching,
+            notifier,
+            unmixed: Mutex::default(),
+        };
         Self { shared: Arc::new(shared), members }
     }
 
@@ -113,8 +121,14 @@ impl Backend for Etcd {
         }
         let folder = folder(&self.config().prefix, &claim.name);
         let key = key(&folder, claim.owner);
-        let (seconds, patience) = (whole_seconds(claim.ttl), self.members.patience(claim.ttl));
-        let asking = KeyClaim { etcd: self, claim, folder, key, seconds, patience };
+        let asking = KeyClaim {
+            etcd: self,
+            claim,
+            folder,
+            key,
+            seconds: whole_seconds(claim.ttl),
+            patience: self.members.patience(claim.ttl),
+        };
         match claim.wait {
             WaitMode::Wake => Err(error::no_turnless_place()),
             WaitMode::No => asking.ask_in_passing().await,

@@ -458,7 +458,8 @@ struct AskRound<'a> {
 
 impl<'a> AskRound<'a> {
     fn begin(members: &'a Members, patience: Duration) -> Self {
-        let (first, began) = (*members.current.borrow(), members.host.now());
+        let first = *members.current.borrow();
+        let began = members.host.now();
         let is_known = members.is_known.load(Ordering::Relaxed);
         let waits = is_known || members.len() == 1;
         let patience = if waits { patience } else { patience.min(FIRST_PATIENCE) };

@@ -82,8 +82,13 @@ impl QueueKey {
         let ours = Value::read(kv.value())
             .filter(|value| number(value.owner) == named && value.lease == lease && lease != 0);
         let counts = ours.is_some() || u64::try_from(lease) == Ok(named);
-        let (created, modified) = (kv.create_revision(), kv.mod_revision());
-        counts.then(|| Self { key: kv.key().to_vec(), created, modified, lease, ours })
+        counts.then(|| Self {
+            key: kv.key().to_vec(),
+            created: kv.create_revision(),
+            modified: kv.mod_revision(),
+            lease,
+            ours,
+        })
     }
 
     pub(crate) fn mode(&self) -> Mode {

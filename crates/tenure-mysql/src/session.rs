@@ -158,15 +158,24 @@ impl Session {
         // No MariaDB is older than 10.
         let is_mysql = conn.server_version().0 < 10;
         let (requests, asked) = mpsc::unbounded_channel();
-        let (stall, end) = (StallDetector::new(shared.host.clone(), STUCK), Arc::<End>::default());
+        let stall = StallDetector::new(shared.host.clone(), STUCK);
+        let end = Arc::<End>::default();
         // The task ends with the connection, or when the connection is abandoned.
         let driver = Driver { conn, asked, stall: stall.clone(), ending: Ending(end.clone()), slot };
         shared.host.spawn(Box::pin(driver.drive(shared.host.clone())));
         let facts = Mutex::new(ServerFacts::read(&Answer::default(), &Answer::default()));
-        let (is_checked, is_trial) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (is_read_only, rival) = (AtomicBool::new(false), None);
-        let session =
-            Self { shared, name, requests, facts, stall, end, is_checked, is_read_only, is_trial, rival };
+        let session = Self {
+            shared,
+            name,
+            requests,
+            facts,
+            stall,
+            end,
+            is_checked: AtomicBool::new(false),
+            is_read_only: AtomicBool::new(false),
+            is_trial: AtomicBool::new(false),
+            rival: None,
+        };
         // If a pooler drops the first statement, statements wait longer for a lock. If the second one is refused, no
         // other client may stop the clock either.
         for said in [SESSION, CLOCK_OF_SERVER].into_iter().filter(|_| is_mysql) {
@@ -410,7 +419,8 @@ impl Driver {
 async fn run(conn: &mut Conn, sql: String) -> Result<Answer, Error> {
     let mut result = conn.query_iter(sql).await?;
     let rows = result.collect().await?;
-    let (written, id) = (result.affected_rows(), result.last_insert_id().unwrap_or(0));
+    let written = result.affected_rows();
+    let id = result.last_insert_id().unwrap_or(0);
     drop(result);
     let status = conn.last_ok_packet().map(|ok| ok.status_flags()).unwrap_or_default();
     let is_in_transaction = status.contains(StatusFlags::SERVER_STATUS_IN_TRANS);

@@ -250,8 +250,15 @@ impl Cell for RowStore {
             // Waiters ask again anyway.
             return Box::new(notifications);
         }
-        let (row, due) = (hint_row(process, audience), self.shared.host.now());
-        Box::new(RowHints { store: self.clone(), process, audience, row, seen: 0, due, notifications })
+        Box::new(RowHints {
+            store: self.clone(),
+            process,
+            audience,
+            row: hint_row(process, audience),
+            seen: 0,
+            due: self.shared.host.now(),
+            notifications,
+        })
     }
 }
 
@@ -535,8 +542,9 @@ fn overflow(name: &LockName, answer: &Answer, may_begin: bool) -> Overflow {
     let first: Vec<_> = of(3).filter_map(|row| Some((key(&text(row, 0))?, text(row, 1)))).collect();
     let emptied = of(4).filter_map(|row| key(&text(row, 0))).collect();
     let ahead = usize::try_from(answer.number(0, 4).unwrap_or(0)).unwrap_or(usize::MAX);
+    let is_whole = first.len() < sql::READ;
     // The row of the lock itself has 0, 1, 8 or 9 there.
-    let (is_whole, own) = (first.len() < sql::READ, of(2).next().map(|row| text(row, 1)));
+    let own = of(2).next().map(|row| text(row, 1));
     Overflow { first, emptied, is_whole, own, ahead, may_begin }
 }
 

@@ -216,9 +216,20 @@ impl Session {
         facts.must_be_one_writer(&name)?;
         stall.first_answer_took(asked.elapsed(shared.host.now()));
         shared.found(&facts, config);
-        let (facts, heard) = (Mutex::new(Arc::new(facts)), Mutex::default());
         let listening = SingleFlight::new(shared.host.clone());
-        Ok(Self { shared, channels, at, name, client, facts, stall, fate, _owner: owner, heard, listening })
+        Ok(Self {
+            shared,
+            channels,
+            at,
+            name,
+            client,
+            facts: Mutex::new(Arc::new(facts)),
+            stall,
+            fate,
+            _owner: owner,
+            heard: Mutex::default(),
+            listening,
+        })
     }
 
     /// The session, if its server fits the configuration.

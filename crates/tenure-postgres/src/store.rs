@@ -510,7 +510,8 @@ fn overflow(session: &Session, row: &Row, at: usize) -> Result<Overflow, CellErr
         (session.column(row, at)?, session.column(row, at + 1)?);
     let first: Vec<_> = keys.unwrap_or_default().into_iter().zip(states.unwrap_or_default()).collect();
     let ahead = usize::try_from(session.column::<i64>(row, at + 3)?).unwrap_or(usize::MAX);
-    let (is_whole, own) = (first.len() < READ, session.column(row, at + 2)?);
+    let is_whole = first.len() < READ;
+    let own = session.column(row, at + 2)?;
     let emptied: Option<Vec<String>> = session.column(row, at + 4)?;
     Ok(Overflow { first, emptied: emptied.unwrap_or_default(), is_whole, own, ahead, may_begin: true })
 }

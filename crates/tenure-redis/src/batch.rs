@@ -265,9 +265,14 @@ impl Drop for InFlightCount<'_> {
 impl BatchQueue {
     /// For a server that can run many requests in one script, or not.
     fn new(can_do_many: bool) -> Self {
-        let (claims, releases) = (Vec::new(), Vec::new());
-        let is_refused = !can_do_many;
-        let state = QueueState { claims, releases, since: None, in_flight: 0, is_refused, is_over: false };
+        let state = QueueState {
+            claims: Vec::new(),
+            releases: Vec::new(),
+            since: None,
+            in_flight: 0,
+            is_refused: !can_do_many,
+            is_over: false,
+        };
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
 

@@ -461,10 +461,14 @@ fn with_record(terms: &Terms, facts: &ServerFacts, record: &ServerRecord, ours: 
         Why::Waiting if !wait.is_zero() && record.ready == facts.now.saturating_add(wait) => {
             Decision::Wait { why, wait }
         }
-        _ if is_adopting && !wait.is_zero() => {
-            let (settings, next) = (record.settings.clone(), record.next.clone());
-            Decision::Write { why, wait, quiet, settings, next, acked: None }
-        }
+        _ if is_adopting && !wait.is_zero() => Decision::Write {
+            why,
+            wait,
+            quiet,
+            settings: record.settings.clone(),
+            next: record.next.clone(),
+            acked: None,
+        },
         _ => write(why, wait, quiet, ours),
     }
 }

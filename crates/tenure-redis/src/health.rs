@@ -79,7 +79,8 @@ impl Health {
     ) -> Result<Self, BackendError> {
         let state = HealthState::checked(&shared, &connection).await?;
         let flight = || SingleFlight::new(shared.host.clone());
-        let (checking, looking) = (flight(), flight());
+        let checking = flight();
+        let looking = flight();
         Ok(Self { shared, connection, state: Mutex::new(state), checking, looking })
     }
 

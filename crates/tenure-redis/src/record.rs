@@ -293,8 +293,10 @@ fn parse(mut reply: Reply, backlog_ttl: Option<Duration>) -> Option<ServerReadin
     let (acked, acked_before) = (reply.text()?, reply.text()?);
     let (now, is_open) = (reply.text()?, reply.count()? == 1);
     let mut fields = said.split('|');
-    let (run_id, role) = (fields.next()?.to_owned(), fields.next()?);
-    let (replid, second_offset) = (fields.next()?.to_owned(), fields.next()?);
+    let run_id = fields.next()?.to_owned();
+    let role = fields.next()?;
+    let replid = fields.next()?.to_owned();
+    let second_offset = fields.next()?;
     let mut count = || fields.next()?.parse::<u64>().ok();
     let (evicted, flushes) = (count()?, count()?);
     let facts = ServerFacts {
@@ -324,9 +326,11 @@ fn millis(text: &str) -> Option<Duration> {
 
 fn parse_record(text: &str, acked: Option<Duration>, is_open: bool) -> Option<ServerRecord> {
     let mut fields = text.split('|').map(str::to_owned);
-    let (run_id, replid) = (fields.next()?, fields.next()?);
+    let run_id = fields.next()?;
+    let replid = fields.next()?;
     let ready = Duration::from_millis(fields.next()?.parse().ok()?);
-    let (settings, next) = (fields.next()?.as_str().into(), fields.next()?);
+    let settings = fields.next()?.as_str().into();
+    let next = fields.next()?;
     let next = Some(next.as_str()).filter(|next| !next.is_empty()).map(Into::into);
     // Without it, the longest there may be.
     let wait = fields.next().and_then(|text| millis(&text)).unwrap_or(Timing::MAX_TTL + LINGER);

@@ -24,8 +24,16 @@ pub(crate) struct Scan {
 
 impl Scan {
     pub(crate) fn new(wire: &Wire, nodes: &[LockNode], pattern: String) -> Self {
-        let (wire, nodes, most) = (wire.clone(), nodes.to_vec(), (usize::MAX, usize::MAX));
-        Self { wire, nodes, pattern, most, cursor: 0, steps: 0, seen: 0, is_cut: false }
+        Self {
+            wire: wire.clone(),
+            nodes: nodes.to_vec(),
+            pattern,
+            most: (usize::MAX, usize::MAX),
+            cursor: 0,
+            steps: 0,
+            seen: 0,
+            is_cut: false,
+        }
     }
 
     /// Ends early: after `steps` steps on one server, or `keys` keys in all.

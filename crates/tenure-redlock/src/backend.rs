@@ -344,7 +344,8 @@ impl<N: QuorumNode> ClaimTask<N> {
         // With fewer than a quorum of other nodes, there is nothing to lose by asking.
         let silent = if nodes - silent.len() >= quorum.size() { silent } else { Nodes::default() };
         let ballot = Ballot::new(nodes, silent, quorum.memory.held(&claim.name));
-        let (began, timeout) = (quorum.host.now(), node_timeout(claim.ttl));
+        let began = quorum.host.now();
+        let timeout = node_timeout(claim.ttl);
         Self { quorum, claim: Arc::new(claim), ballot, began, timeout, in_flight, reply }
     }
 

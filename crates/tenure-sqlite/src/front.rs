@@ -98,8 +98,15 @@ impl Front {
         let places = places.collect();
         let is_there = row.is_some();
         let ledger = ledger.with_queue(front.into_iter().map(|(_, place)| place), behind);
-        let (row, read_at_us) = (row.unwrap_or_default(), micros(look.now.boot));
-        Ok(Self { ledger, is_there, row, places, is_whole, read_at_us, last_turn })
+        Ok(Self {
+            ledger,
+            is_there,
+            row: row.unwrap_or_default(),
+            places,
+            is_whole,
+            read_at_us: micros(look.now.boot),
+            last_turn,
+        })
     }
 
     /// False if the verb that made this ledger may have needed places behind the front.

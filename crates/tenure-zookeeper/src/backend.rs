@@ -48,9 +48,13 @@ impl ZooKeeper {
     /// No request is sent: the first request connects.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let sessions = SessionPool::new(config, host);
-        let (directories, known_holders) = (Directories::default(), KnownHolders::default());
-        let (ensemble, newest) = (Ensemble::default(), AtomicI64::default());
-        Self(Arc::new(SharedState { sessions, directories, known_holders, ensemble, newest }))
+        Self(Arc::new(SharedState {
+            sessions,
+            directories: Directories::default(),
+            known_holders: KnownHolders::default(),
+            ensemble: Ensemble::default(),
+            newest: AtomicI64::default(),
+        }))
     }
 
     #[cfg(test)]

@@ -484,7 +484,8 @@ impl Lock {
     }
 
     pub(crate) fn request(&self, budget: Option<Duration>) -> Result<AcquireRequest<'_>, ConfigError> {
-        let (name, mode) = (self.name()?, self.mode.clone()?);
+        let name = self.name()?;
+        let mode = self.mode.clone()?;
         let promises = self.engine.backend.promises();
         let timing = Timing::new(self.options.ttl.unwrap_or_else(|| promises.default_ttl()))?;
         let linger = self.options.linger.map(Timing::new).transpose()?;

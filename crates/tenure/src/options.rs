@@ -49,18 +49,17 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn new(label: Arc<Label>) -> Self {
-        let (queueing, within, owner, idle) = (LocalQueueing::Off, None, None, None);
         Self {
             ttl: None,
             max_hold: None,
             linger: None,
-            within,
+            within: None,
             patience: None,
             label,
             progress: None,
-            queueing,
-            owner,
-            idle,
+            queueing: LocalQueueing::Off,
+            owner: None,
+            idle: None,
         }
     }
 

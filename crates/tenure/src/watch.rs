@@ -93,8 +93,14 @@ impl Locker {
 
 impl Watch {
     fn new(locks: Locker, of: Of) -> Self {
-        let (known, changed) = (BTreeMap::new(), VecDeque::new());
-        Self { locks, of, pace: paced(PERIOD), asking: None, known, changed }
+        Self {
+            locks,
+            of,
+            pace: paced(PERIOD),
+            asking: None,
+            known: BTreeMap::new(),
+            changed: VecDeque::new(),
+        }
     }
 
     /// Polls the store once in this period. Default: 1 s. At least 10 ms.

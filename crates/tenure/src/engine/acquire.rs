@@ -365,12 +365,20 @@ struct SentClaim<'a> {
 impl<'a> SentClaim<'a> {
     /// Nothing is sent before it is polled.
     fn new(engine: &'a Engine, claim: &Claim, is_chosen: bool) -> Self {
-        let (backend, owner, life) = (engine.backend.clone(), claim.owner, life_of(claim.ttl));
+        let backend = engine.backend.clone();
         let asker = Asker::new();
-        let claim = claim.clone().with_asker(asker.clone());
+        let sent = claim.clone().with_asker(asker.clone());
         let asking =
-            Some(Box::pin(async move { backend.claim(&claim).await }) as BoxFuture<'static, ClaimResult>);
-        Self { engine, owner, life, asker, asking, is_sent: false, is_chosen }
+            Some(Box::pin(async move { backend.claim(&sent).await }) as BoxFuture<'static, ClaimResult>);
+        Self {
+            engine,
+            owner: claim.owner,
+            life: life_of(claim.ttl),
+            asker,
+            asking,
+            is_sent: false,
+            is_chosen,
+        }
     }
 }
 

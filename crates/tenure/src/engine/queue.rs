@@ -640,8 +640,14 @@ impl SharedLease {
     fn of(now: Moment, grant: &Grant, terms: LeaseTerms) -> Option<Self> {
         let most = if terms.idle.is_some() { IDLE_BLOCK - 1 } else { PASSES_MAX };
         let left = grant.block.saturating_sub(1).min(most);
-        let (owner, next) = (grant.owner, FencingToken::new(grant.token.get() + 1));
-        (left > 0).then_some(Self { owner, terms, next, left, until: now + WITHIN, idle: None })
+        (left > 0).then_some(Self {
+            owner: grant.owner,
+            terms,
+            next: FencingToken::new(grant.token.get() + 1),
+            left,
+            until: now + WITHIN,
+            idle: None,
+        })
     }
 
     /// Until when waiting for the holder is worthwhile: it passes the lease on, or, after the last time, releases

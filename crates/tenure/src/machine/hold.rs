@@ -93,10 +93,19 @@ impl Hold {
         let sent_at = until.minus(ttl.saturating_sub(timing.drift()));
         let until = cap.map_or(until, |cap| until.earlier(cap));
         let state = HoldState::Believing { renew_at: until };
-        let (take_by, renewals, is_idle, is_wanted) = (None, Renewals::default(), false, false);
-        let failed = 0;
-        let mut hold =
-            Self { state, until, timing, ttl, cap, failed, token, take_by, is_idle, is_wanted, renewals };
+        let mut hold = Self {
+            state,
+            until,
+            timing,
+            ttl,
+            cap,
+            failed: 0,
+            token,
+            take_by: None,
+            is_idle: false,
+            is_wanted: false,
+            renewals: Renewals::default(),
+        };
         hold.state = HoldState::Believing { renew_at: hold.next_after(sent_at) };
         hold
     }
