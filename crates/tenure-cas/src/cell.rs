@@ -269,7 +269,7 @@ pub enum ConnectionPurpose {
 pub struct ReadRequest {
     /// How far places next to the cell are counted.
     pub until: Until,
-    /// A lock may be acquired next: creates the table or bucket if it does not exist.
+    /// A lock may be acquired next: creates the table if it does not exist.
     pub creates: bool,
 }
 

@@ -78,7 +78,10 @@ const SETTINGS: &[Row] = &[
         .means("`name` or `database.name`; every client of a lock names the same"),
     Row::duration(CLAIM_TTL, |c| &mut c.rules.claim_ttl)
         .means("how long a waiter may take to acquire at its turn; waiters poll in fractions of it"),
-    Row::duration(CONNECT_TIMEOUT, |c| &mut c.connect_timeout).means("for one server, from socket to login"),
+    Row::duration(CONNECT_TIMEOUT, |c| &mut c.connect_timeout)
+        .means(
+            "for one server, from socket to login",
+        ),
     Row::password_file("password_file", |c| &mut c.login)
         .means("the absolute path of a file with the password, read each time that a connection is made"),
     Row::word(
@@ -89,7 +92,7 @@ const SETTINGS: &[Row] = &[
     .by_default("`PREFERRED`; `VERIFY_CA` with `ssl-ca`")
     .means(
         "`DISABLED`, `PREFERRED`, `REQUIRED`, `VERIFY_CA`, `VERIFY_IDENTITY`, as the command `mysql` \
-             means them",
+         means them",
     ),
     Row::perhaps_file("ssl-ca", |c| &mut c.ca)
         .by_default("the system's")

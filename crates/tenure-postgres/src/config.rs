@@ -139,7 +139,7 @@ const SETTINGS: &[Row] = &[
         .by_default("the system's for `verify-full`, else none")
         .means(
             "file with the certificate of your CA, or `system`, which means `verify-full`; refused where \
-         it would not be used or cannot be read",
+             it would not be used or cannot be read",
         ),
     Row::perhaps_file("sslcert", |c| &mut c.cert)
         .or(&["cert"])
