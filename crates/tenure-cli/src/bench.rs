@@ -18,7 +18,7 @@ use tokio::task::{JoinSet, yield_now};
 use crate::{
     args::{Bench, Global, IS_UNOPTIMISED},
     bench::tally::TaskCounts,
-    exit::{self, Stop, UNAVAILABLE, chain},
+    exit::{Stop, UNAVAILABLE, chain},
     signals::Signals,
     store, text, view,
     waiting::{self, LEAVE_PATIENCE, StoreTrouble, announce, attended, drained},
@@ -27,9 +27,6 @@ use crate::{
 pub(crate) async fn bench(global: &Global, args: &Bench) -> Result<u8, Stop> {
     let course = Course::new(global, args).await?;
     let mut signals = Signals::listen()?;
-    if IS_UNOPTIMISED && !args.json && !global.quiet {
-        exit::warn("unoptimised build: a program that is built with --release is faster");
-    }
     let parts = BenchPart::all(args.waiters);
     let (stand, mut tasks) = (Stand::new(parts.len(), args.duration), BenchTasks::new());
     let shown = waiting::fill(global.quiet, || stand.progress(&course));
@@ -43,7 +40,8 @@ pub(crate) async fn bench(global: &Global, args: &Bench) -> Result<u8, Stop> {
     if args.json {
         view::print_exactly(&view::json(&json(course.backend(), args.duration, &answers)))?;
     } else {
-        view::print(&table(&answers))?;
+        let build = if IS_UNOPTIMISED { UNOPTIMISED } else { "" };
+        view::print(&format!("{}{build}", table(&answers)))?;
     }
     Ok(0)
 }
@@ -491,6 +489,8 @@ fn notes(answer: &BenchResult) -> String {
 }
 
 const CONNECTING: &str = "connecting";
+
+const UNOPTIMISED: &str = "unoptimised build: a program that is built with --release is faster\n";
 
 /// How long the store may fail without interruption before the bench stops.
 const PATIENCE: Duration = Duration::from_secs(5);
