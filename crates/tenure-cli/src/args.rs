@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, time::Duration};
 
-use clap::{Args, Parser, Subcommand, builder::RangedU64ValueParser, value_parser};
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::RangedU64ValueParser, value_parser};
 use jiff::tz::TimeZone;
 use tenure::{
     LockName, OwnerId,
@@ -184,6 +184,31 @@ pub(crate) struct HoldArgs {
     /// or servers may go on
     #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) linger: Option<Timing>,
+    /// If tenure is killed, free the lock as soon as all that the command started has ended, or leave it to the ttl
+    #[arg(
+        long,
+        value_name = "yes|no",
+        value_enum,
+        hide_possible_values = true,
+        default_value_t,
+        help_heading = "Lease"
+    )]
+    pub(crate) free_at_death: FreeAtDeath,
+}
+
+impl HoldArgs {
+    /// Whether a death frees the lock.
+    pub(crate) fn frees(&self) -> bool {
+        self.free_at_death == FreeAtDeath::Yes
+    }
+}
+
+/// What becomes of the lock if `tenure` is killed.
+#[derive(ValueEnum, Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) enum FreeAtDeath {
+    #[default]
+    Yes,
+    No,
 }
 
 #[derive(Args, Debug)]
@@ -270,6 +295,16 @@ pub(crate) struct Lead {
     /// Stop the command after this long, and campaign again: another host leads next, if one waits
     #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) max_hold: Option<Duration>,
+    /// If tenure is killed, free the lock as soon as all that the command started has ended, or leave it to the ttl
+    #[arg(
+        long,
+        value_name = "yes|no",
+        value_enum,
+        hide_possible_values = true,
+        default_value_t,
+        help_heading = "Lease"
+    )]
+    pub(crate) free_at_death: FreeAtDeath,
     /// A line for `sh -c` that says whether the leader works: if it fails, the command is stopped, and this host campaigns
     /// again
     #[arg(long, value_name = "CMD", help_heading = "Health")]

@@ -23,7 +23,7 @@ use nix::{
         signal::{SigSet, Signal, killpg},
         socket::{MsgFlags, recv},
     },
-    unistd::{Pid, close, getpgrp, getpid},
+    unistd::{Pid, close, getpid},
 };
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, waitid, waitpid};
 use tenure::{
@@ -40,6 +40,7 @@ use crate::{
     terminal::{Terminal, is_on_terminal},
     waiting::pause,
     watcher::{Deadline, Watched, Watcher},
+    worker,
 };
 
 /// The environment of a command.
@@ -257,7 +258,7 @@ impl Child {
 
     fn suspend_us(&mut self, was_asked: bool, why: i32) {
         let stop_group = || {
-            let _ = killpg(getpgrp(), STOP);
+            let _ = killpg(worker::group(), STOP);
             signals::stop_unless_continued();
         };
         self.was_suspended = true;
@@ -349,7 +350,14 @@ impl Child {
 }
 
 fn spawn(argv: &[OsString], under: &Under<'_>, gate: &UnixStream, keyboard: &str) -> io::Result<Pid> {
-    let process = Command::new(processes::ourselves()?)
+    let mut command = Command::new(processes::ourselves()?);
+    // What a supervisor meant for the front is for the command: the next process expects the pid of this one there.
+    for name in ["LISTEN_PID", "WATCHDOG_PID"] {
+        if std::env::var(name).is_ok_and(|pid| pid == worker::pid().to_string()) {
+            command.env(name, std::process::id().to_string());
+        }
+    }
+    let process = command
         .arg0("tenure")
         .args([VERB, &std::process::id().to_string(), &gate.as_raw_fd().to_string(), keyboard])
         .arg(signals::to_undo())

@@ -34,6 +34,12 @@ pub(crate) fn code(signal: Signal) -> u8 {
     128_u8.wrapping_add(u8::try_from(signal as i32).unwrap_or(0))
 }
 
+/// The signal that is the reason for this exit code, by its number; `true`: and for the group.
+pub(crate) fn reason(exit_code: u8) -> Option<(i32, bool)> {
+    let found = ENDED_BY.get().filter(|(signal, _)| code(*signal) == exit_code);
+    found.map(|(signal, of_all)| (*signal as i32, *of_all))
+}
+
 /// Dies by the signal if it is the reason for this exit code. Process 1 cannot. `ourselves` is this program.
 pub(crate) fn die_if(exit_code: u8, ourselves: &Path) {
     let Some((signal, of_all)) = ENDED_BY.get().filter(|(signal, _)| code(*signal) == exit_code) else {

@@ -11,6 +11,7 @@ mod doctor;
 mod drift;
 mod every;
 mod exit;
+mod front;
 mod health;
 mod lease;
 mod lines;
@@ -31,8 +32,9 @@ mod text;
 mod view;
 mod waiting;
 mod watcher;
+mod worker;
 
-use std::{io, os::unix::net::UnixStream, panic, process::ExitCode, time::Duration};
+use std::{ffi::OsString, io, os::unix::net::UnixStream, panic, process::ExitCode, time::Duration};
 
 use clap::{CommandFactory, Parser};
 use tenure::command::shown;
@@ -43,20 +45,33 @@ use crate::{
     exit::Stop,
     signals::Signals,
     waiting::pause,
+    worker::Message,
 };
 
 fn main() -> ExitCode {
     signals::block();
     // The inner verbs come first, separate from everything else: they run between fork and exec of a child, next to it, or last.
-    let mut arguments = std::env::args_os().skip(1);
-    match arguments.next().as_deref().and_then(|verb| verb.to_str()) {
+    let mut arguments = std::env::args_os().skip(1).peekable();
+    match arguments
+        .next_if(|verb| INNER.iter().any(|inner| verb == inner))
+        .as_deref()
+        .and_then(|verb| verb.to_str())
+    {
         Some(child::VERB) => return child::exec(arguments),
         Some(watcher::VERB) => return watcher::watch(arguments),
         Some(death::VERB) => return death::die(arguments),
+        Some(front::FREE) => return free(arguments),
+        Some(worker::VERB) => match worker::become_one(&mut arguments) {
+            Ok(at_start) => signals::take_over(&at_start),
+            Err(error) => {
+                return exit::say(&Stop::usage(format!("{} is not a verb for users: {error}", worker::VERB)));
+            }
+        },
         _ => {}
     }
     panic::set_hook(Box::new(|why| exit::warn(&why.to_string().replace('\n', " "))));
-    match Cli::try_parse() {
+    match Cli::try_parse_from(written(arguments)) {
+        Ok(cli) if front::stands_before(&cli.verb) => front::stand(&cli.global),
         // A panic has printed its reason. It is a bug of Tenure, or the system starts no thread for a driver.
         Ok(cli) => panic::catch_unwind(|| main_loop(cli)).unwrap_or_else(|_| ExitCode::from(exit::INTERNAL)),
         Err(error) if error.use_stderr() => {
@@ -71,6 +86,22 @@ fn main() -> ExitCode {
             view::print_exactly(&text).map_or_else(|stop| exit::say(&stop), |()| ExitCode::SUCCESS)
         }
     }
+}
+
+/// The verbs that are not for users.
+const INNER: [&str; 5] = [child::VERB, watcher::VERB, death::VERB, front::FREE, worker::VERB];
+
+/// A command line without what is inside of it for inner verbs.
+fn written(arguments: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    [OsString::from("tenure")].into_iter().chain(arguments)
+}
+
+/// `__free`: a front frees the locks of its dead worker.
+fn free(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let Ok(cli) = Cli::try_parse_from(written(arguments)) else { return ExitCode::from(exit::USAGE) };
+    let Ok(runtime) = runtime() else { return ExitCode::from(exit::INTERNAL) };
+    let code = runtime.block_on(front::free(&cli.global)).unwrap_or_else(|stop| stop.code());
+    ExitCode::from(code)
 }
 
 /// The verb on the command line: its help page explains the usage error.
@@ -117,7 +148,9 @@ fn main_loop(cli: Cli) -> ExitCode {
     runtime.block_on(last_lines());
     // A name lookup that hangs must not delay the exit: nothing that is left there matters any more.
     runtime.shutdown_background();
-    if let Ok(ourselves) = processes::ourselves() {
+    if !worker::tell(&Message::Ends(death::reason(code)))
+        && let Ok(ourselves) = processes::ourselves()
+    {
         death::die_if(code, &ourselves);
     }
     ExitCode::from(code)

@@ -20,7 +20,7 @@ use rustix::process::{WaitId, WaitIdOptions, WaitOptions, kill_process, kill_pro
 
 use crate::{
     exit::{self, Stop},
-    nested,
+    nested, worker,
 };
 
 /// The command, its process group, and its descendants, even those in a separate session (`su -c`). A process in a
@@ -378,6 +378,14 @@ impl Process {
         })
     }
 
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    pub(crate) fn is_of_our_session(&self) -> bool {
+        getsid(Some(self.pid)).is_ok_and(|session| Ok(session) == getsid(None))
+    }
+
     /// Identifies it, different from a later process with the same pid.
     pub(crate) fn known(&self) -> ProcessKey {
         (self.pid.as_raw(), self.born)
@@ -488,16 +496,43 @@ pub(crate) fn are_orphaned() -> bool {
     if sight() != ProcFacts::Ours {
         return false;
     }
-    let (Ok(group), Ok(session)) = (getpgid(None), getsid(None)) else { return false };
+    let (group, Ok(session)) = (worker::group(), getsid(None)) else { return false };
     let cares = |parent: Pid| getsid(Some(parent)) == Ok(session) && getpgid(Some(parent)) != Ok(group);
     let Ok(all) = of_session(session) else { return false };
     !all.iter().any(|process| process.group == group && process.parent.is_some_and(cares))
 }
 
-/// True if this process has our command line; false if that cannot be read.
+/// True if this process has the command line that the user wrote for us; false if that cannot be read.
 pub(crate) fn is_our_twin(pid: u32) -> bool {
     let line = |whose: &str| fs::read(format!("/proc/{whose}/cmdline")).ok().filter(|line| !line.is_empty());
-    line("self").is_some_and(|ours| line(&pid.to_string()) == Some(ours))
+    line(&worker::pid().to_string()).is_some_and(|ours| line(&pid.to_string()) == Some(ours))
+}
+
+/// Whether the system shows all that is left of a command.
+pub(crate) fn sees_all() -> bool {
+    sight() == ProcFacts::Ours
+}
+
+/// The children of this process, also those that it has adopted.
+///
+/// # Errors
+/// If the system does not show them all.
+pub(crate) fn children_of_us() -> io::Result<Vec<Process>> {
+    Ok(children(getpid())?.into_iter().filter_map(Process::read).collect())
+}
+
+/// Whether this process has any child that it has not waited for. The system itself knows, whatever `/proc` shows.
+pub(crate) fn has_children() -> bool {
+    let about = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    waitid(WaitId::All, about) != Err(rustix::io::Errno::CHILD)
+}
+
+/// Sends a signal to a child that was not waited for.
+pub(crate) fn send_to(child: Pid, signal: i32) {
+    if let (Some(child), Some(signal)) = (raw(child), numbered(signal)) {
+        // OK to ignore because it may have ended.
+        let _ = kill_process(child, signal);
+    }
 }
 
 /// The dynamic loader, if that is the program of this process (`ld.so ./tenure`).

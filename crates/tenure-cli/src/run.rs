@@ -26,6 +26,7 @@ use crate::{
     text,
     waiting::{BRIEF_PATIENCE, Budget, LEAVE_PATIENCE, LONG, LockWait, Question, drained, pause},
     watcher::Deadline,
+    worker::{self, Held, Message},
 };
 
 pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
@@ -53,7 +54,7 @@ pub(crate) async fn lead(global: &Global, args: Lead) -> Result<u8, Stop> {
     let mut started = Started::new(global, &task, LockNames::only(args.name)).await?;
     started.refuse_nested().await?;
     let election = started.locks.election(started.wanted.name());
-    let (name, supervisor) = (started.wanted.name().to_string(), Supervisor::of_this_process());
+    let (name, supervisor) = (started.wanted.name().to_string(), Supervisor);
     supervisor.is_ready(&format!("campaigning for {name}"));
     loop {
         let guards = started.acquire(Budget::PATIENT, exit::CONFLICT).await?;
@@ -204,6 +205,8 @@ impl<'a> Started<'a> {
         let is_verbose = self.global.verbose > 0 && !quiet;
         let release = Release { locks: &self.locks, name, place, quiet, is_verbose, ttl };
         let (task, waited, every) = (self.task, self.waited, self.every.as_ref());
+        let linger = task.hold.linger.map(Timing::ttl);
+        worker::tell(&Message::Holds(Held::new(guard.iter(), ttl, linger, task.hold.frees())));
         let stopping = Stopping::within(task.hold.grace, ttl);
         let turn = None;
         let mut held = LockedCommand {
@@ -457,9 +460,14 @@ impl LockedCommand<'_> {
         let started = TokioHost.now();
         self.say_acquired();
         let ended = self.attend(&mut child, signals, since).await;
-        let daemons = if ended.is_err() { child.daemons() } else { Vec::new() };
+        let daemons = if ended.is_err() || signals.is_orphaned() { child.daemons() } else { Vec::new() };
         child.bury(ended.is_err());
         match ended {
+            // Killed with the front: what it left in other sessions may still work.
+            Ok(code) if signals.is_orphaned() && (!self.task.hold.frees() || !daemons.is_empty()) => {
+                self.guard.detach();
+                Ok(CommandEnd::Ended(code))
+            }
             Ok(code) => self.finish((code, started), since, signals).await,
             Err(Over { why, advice, is_planned }) => {
                 let name = self.lost_name();
@@ -834,7 +842,7 @@ impl Task {
         let ours = tenure::command::this_process();
         let command = self.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
         let command = if self.is_line { first_word(&command) } else { &command };
-        Label::new(&ours.host, ours.pid, &ours.user, command).running(true)
+        Label::new(&ours.host, worker::pid().as_raw().unsigned_abs(), &ours.user, command).running(true)
     }
 
     /// The program and its arguments.
@@ -869,8 +877,8 @@ impl From<&Attach> for Task {
 
 impl From<&Lead> for Task {
     fn from(args: &Lead) -> Self {
-        let Lead { ttl, grace, max_hold, command, health_every, .. } = *args;
-        let hold = HoldArgs { grace, max_hold, ..HoldArgs::default() };
+        let Lead { ttl, grace, max_hold, free_at_death, command, health_every, .. } = *args;
+        let hold = HoldArgs { grace, max_hold, free_at_death, ..HoldArgs::default() };
         let health = args.health.clone().map(|line| (line, health_every));
         Self { ttl, hold, lost_exit_code: exit::LOST, is_line: command, argv: args.argv.clone(), health }
     }

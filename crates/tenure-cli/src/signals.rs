@@ -20,9 +20,12 @@ use nix::sys::signal::{
     raise,
 };
 use tenure::backend::{Host, Moment, TokioHost};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    net::unix::pipe::Receiver,
+    signal::unix::{SignalKind, signal},
+};
 
-use crate::{exit::Stop, terminal::Terminal};
+use crate::{exit::Stop, terminal::Terminal, worker};
 
 type SignalStream = tokio::signal::unix::Signal;
 
@@ -44,6 +47,10 @@ pub(crate) struct Signals {
     is_insisted: bool,
     /// INT, TERM, HUP or QUIT was passed on to the command.
     was_passed_on: bool,
+    /// Ends with the front: see [`front`](crate::front). `None` without one, or once it has ended.
+    front: Option<Receiver>,
+    /// The front was killed.
+    is_orphaned: bool,
 }
 
 impl Signals {
@@ -52,6 +59,8 @@ impl Signals {
         for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
             asking.extend(listen_unless_ignored(signal as i32)?.map(|stream| (signal, stream)));
         }
+        let front = worker::end().map(Receiver::from_owned_fd).transpose();
+        let front = front.map_err(|error| Stop::internal(format!("cannot watch the front: {error}")))?;
         Ok(Self {
             asking,
             others: Vec::new(),
@@ -60,6 +69,8 @@ impl Signals {
             asked: None,
             is_insisted: false,
             was_passed_on: false,
+            front,
+            is_orphaned: false,
         })
     }
 
@@ -79,9 +90,13 @@ impl Signals {
         self.stop = listen_unless_ignored(Signal::SIGTSTP as i32).unwrap_or(None);
     }
 
-    /// Waits for the next signal that asks `tenure` to end.
+    /// Waits for the next signal that asks `tenure` to end: KILL if that has killed the front.
     pub(crate) async fn asked_to_end(&mut self) -> Signal {
-        let signal = next(&mut self.asking).await;
+        let signal = tokio::select! {
+            biased;
+            () = ended(&mut self.front) => self.orphaned(),
+            signal = next(&mut self.asking) => signal,
+        };
         self.asked.get_or_insert_with(|| (signal, TokioHost.now()));
         signal
     }
@@ -89,6 +104,18 @@ impl Signals {
     /// We were asked to end: by INT or TERM while the command ran, or by HUP and QUIT as well before and after.
     pub(crate) fn is_asked(&self) -> bool {
         self.asked.is_some()
+    }
+
+    /// The front was killed: all that it stood before ends at the same time.
+    fn orphaned(&mut self) -> Signal {
+        (self.front, self.is_orphaned) = (None, true);
+        (self.is_insisted, self.was_passed_on) = (true, true);
+        Signal::SIGKILL
+    }
+
+    /// The front was killed, and the command with it.
+    pub(crate) fn is_orphaned(&self) -> bool {
+        self.is_orphaned
     }
 
     /// We were asked a second time.
@@ -106,7 +133,7 @@ impl Signals {
         loop {
             let is_again = self.is_asked();
             let signal = self.asked_to_end().await;
-            if is_again {
+            if is_again && signal != Signal::SIGKILL {
                 self.is_insisted = true;
                 return signal;
             }
@@ -120,6 +147,9 @@ impl Signals {
         {
             drain(stop);
         }
+        if number == Signal::SIGCONT as i32 {
+            worker::wake_front();
+        }
         number
     }
 
@@ -130,6 +160,11 @@ impl Signals {
             let signal = tokio::select! {
                 biased;
                 _ = self.child.recv() => return None,
+                () = ended(&mut self.front) => {
+                    let signal = self.orphaned();
+                    self.asked.get_or_insert_with(|| (signal, TokioHost.now()));
+                    return Some(signal as i32);
+                }
                 signal = next(&mut self.asking) => signal,
                 number = next(&mut self.others) => return Some(self.passed(number)),
                 () = stopped(&mut self.stop) => return Some(Signal::SIGTSTP as i32),
@@ -228,6 +263,22 @@ pub(crate) fn stop_unless_continued() {
 /// Stops as TSTP does, which `tenure` handles.
 pub(crate) const STOP: Signal = Signal::SIGTTIN;
 
+/// Waits for the end of a pipe by which nothing comes.
+async fn ended(pipe: &mut Option<Receiver>) {
+    let Some(pipe) = pipe else { return std::future::pending().await };
+    loop {
+        if pipe.readable().await.is_err() {
+            return;
+        }
+        match pipe.try_read(&mut [0; 16]) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+}
+
 async fn stopped(stream: &mut Option<SignalStream>) {
     match stream {
         Some(stream) => drop(stream.recv().await),
@@ -254,9 +305,35 @@ fn read_ignored() {
     let _ = IGNORED.set(mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0));
 }
 
+/// The same two of the front, for its worker, which was started with other ones.
+static OF_THE_FRONT: OnceLock<(u64, SigSet)> = OnceLock::new();
+
+/// What the worker of a front takes over.
+pub(crate) fn at_start() -> String {
+    let blocked = BLOCKED.into_iter().filter(|signal| was_blocked(*signal)).map(Signal::as_str);
+    format!("{:x}:{}", ignored(), blocked.collect::<Vec<_>>().join(","))
+}
+
+/// Counts as what was found at the start. Call it before the first signal is listened to.
+pub(crate) fn take_over(at_start: &str) {
+    let (ignored, blocked) = at_start.split_once(':').unwrap_or_default();
+    let blocked = blocked.split(',').filter_map(|name| name.parse::<Signal>().ok()).collect();
+    let _ = OF_THE_FRONT.set((u64::from_str_radix(ignored, 16).unwrap_or(0), blocked));
+}
+
+fn ignored() -> u64 {
+    let own = || IGNORED.get().copied().unwrap_or(0);
+    OF_THE_FRONT.get().map_or_else(own, |(ignored, _)| *ignored)
+}
+
+fn was_blocked(signal: Signal) -> bool {
+    let mask = OF_THE_FRONT.get().map(|(_, blocked)| blocked).or_else(|| MASK.get());
+    mask.is_some_and(|mask| mask.contains(signal))
+}
+
 /// True if the signal was ignored at the start.
 fn is_ignored(signal: i32) -> bool {
-    IGNORED.get().copied().unwrap_or(0) >> (signal - 1) & 1 == 1
+    ignored() >> (signal - 1) & 1 == 1
 }
 
 /// Blocks the signals that must not stop or kill `tenure`. Call it before there are threads, which inherit the
@@ -269,7 +346,6 @@ pub(crate) fn block() {
 
 /// What a process between `tenure` and the command has to undo: see [`execute`].
 pub(crate) fn to_undo() -> String {
-    let was_blocked = |signal| MASK.get().is_some_and(|mask| mask.contains(signal));
     let blocked = BLOCKED.into_iter().filter(|signal| !was_blocked(*signal));
     let undone = blocked.chain(is_ignored(SIGPIPE as i32).then_some(SIGPIPE));
     undone.map(Signal::as_str).collect::<Vec<_>>().join(",")

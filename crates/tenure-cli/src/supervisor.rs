@@ -7,15 +7,12 @@ use std::{
 
 use tenure::command::shown;
 
-/// Whom to report to, if anyone asked.
-pub(crate) struct Supervisor(Option<(UnixDatagram, SocketAddr)>);
+use crate::worker::{self, Message};
+
+/// The supervisor of this service.
+pub(crate) struct Supervisor;
 
 impl Supervisor {
-    pub(crate) fn of_this_process() -> Self {
-        let asked = env::var("NOTIFY_SOCKET").ok().filter(|name| !name.is_empty());
-        Self(asked.and_then(|name| socket(&name).ok()))
-    }
-
     /// READY: this host waits for the lead or has it, and the service is up in both cases.
     pub(crate) fn is_ready(&self, status: &str) {
         self.say("READY=1\n", status);
@@ -25,12 +22,21 @@ impl Supervisor {
         self.say("", status);
     }
 
-    /// A supervisor that does not listen has no word of it.
+    /// Through the front, because a supervisor listens to the process that it has started.
     fn say(&self, state: &str, status: &str) {
-        if let Self(Some((socket, supervisor))) = self {
-            let message = format!("{state}STATUS={}", shown(status).within(LONGEST));
-            let _ = socket.send_to_addr(message.as_bytes(), supervisor);
+        let message = format!("{state}STATUS={}", shown(status).within(LONGEST));
+        if !worker::tell(&Message::Supervisor(message.clone())) {
+            say(&message);
         }
+    }
+}
+
+/// Sends a message of this process, if a supervisor asked for it.
+pub(crate) fn say(message: &str) {
+    let asked = env::var("NOTIFY_SOCKET").ok().filter(|name| !name.is_empty());
+    if let Some((socket, supervisor)) = asked.and_then(|name| socket(&name).ok()) {
+        // OK to ignore because a supervisor that does not listen misses nothing that it needs.
+        let _ = socket.send_to_addr(message.as_bytes(), &supervisor);
     }
 }
 

@@ -9,9 +9,11 @@ use std::{
 
 use nix::{
     sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr},
-    unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp},
+    unistd::{Pid, tcgetpgrp, tcsetpgrp},
 };
 use tenure::backend::{Host, Moment, TokioHost};
+
+use crate::worker;
 
 /// The controlling terminal, if this process group is in its foreground. Not the standard input, which may be a pipe:
 /// `sudo`, `ssh` and `psql` ask on the terminal.
@@ -24,7 +26,7 @@ pub(crate) struct Terminal {
 impl Terminal {
     pub(crate) fn in_foreground() -> Option<Self> {
         let tty = Self::open()?;
-        let is_ours = tcgetpgrp(&tty).is_ok_and(|group| group == getpgrp());
+        let is_ours = tcgetpgrp(&tty).is_ok_and(|group| group == worker::group());
         is_ours.then(|| Self { settings: tcgetattr(&tty).ok(), raw: None })
     }
 
@@ -49,7 +51,7 @@ impl Terminal {
 
     /// Whether the terminal, if there is one, has another process group in its foreground.
     pub(crate) fn is_of_others() -> bool {
-        Self::open().is_some_and(|tty| tcgetpgrp(tty).is_ok_and(|group| group != getpgrp()))
+        Self::open().is_some_and(|tty| tcgetpgrp(tty).is_ok_and(|group| group != worker::group()))
     }
 
     /// Makes this process group the one that reads from the terminal and gets its signals.
@@ -60,7 +62,7 @@ impl Terminal {
 
     /// Takes the terminal back, and resets it if the command was killed.
     pub(crate) fn take_back(&self, child_was_killed: bool) {
-        Self::give_to(getpgrp());
+        Self::give_to(worker::group());
         if let Some(settings) = self.settings.as_ref().filter(|_| child_was_killed) {
             // Without waiting for the output, which may be stopped (Ctrl-S).
             let _ = Self::open().map(|tty| tcsetattr(tty, SetArg::TCSANOW, settings));

@@ -14,7 +14,7 @@ use crate::procfs::World;
 use crate::stage::{
     PATIENCE, Process, Stage, an_owner,
     files::HOLD,
-    process::{children, is_alive},
+    process::{children, is_alive, worker},
 };
 
 /// Notes each signal that comes, and ends with 7 when `go` is there.
@@ -93,14 +93,14 @@ fn process_1_ends_with_the_code_of_the_signal() {
 fn process_1_waits_for_what_the_command_left() {
     let stage = Stage::new();
     // It begins once the command has ended: a TERM before that would end the command.
-    let orphaned = "until grep -q \"^PPid:.1$\" /proc/$$/status; do sleep 0.05; done";
+    let orphaned = "was=$PPID; while grep -q \"^PPid:.$was$\" /proc/$$/status; do sleep 0.05; done";
     let deaf = format!("trap \"\" TERM; {orphaned}; echo $$ >beats.deaf; while :; do sleep 0.05; done");
     let command = format!("setsid true & sh -c '{deaf}' & exit 3");
     let outer = container(&stage).start(&stage, &["run", "job", "--", "sh", "-c", &command]);
     stage.has_lines("beats.deaf", 1);
     let tenure = init(&stage, &outer);
     eventually("no zombie is left but the command, whose pid is kept", PATIENCE, || {
-        let pids = children(u32::try_from(tenure.as_raw()).unwrap());
+        let pids = children(u32::try_from(worker(tenure).as_raw()).unwrap());
         (pids.into_iter().filter(|pid| !is_alive(*pid)).count() == 1).then_some(())
     });
     kill(tenure, Signal::SIGTERM).unwrap();

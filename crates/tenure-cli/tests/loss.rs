@@ -220,7 +220,7 @@ fn a_watcher_that_was_stopped_hears_the_news_before_it_acts(stage: &Stage) {
 /// How many files it may have open from now on.
 fn open_files(process: &Process, most: usize) {
     let mut limit = std::process::Command::new("prlimit");
-    limit.args([format!("--pid={}", process.pid()), format!("--nofile={most}:")]);
+    limit.args([format!("--pid={}", process.worker()), format!("--nofile={most}:")]);
     assert!(limit.status().unwrap().success());
 }
 
@@ -230,7 +230,8 @@ pub(crate) fn watchers(holder: &Process) -> Vec<i32> {
         fs::read(format!("/proc/{pid}/cmdline"))
             .is_ok_and(|line| line.split(|b| *b == 0).nth(1) == Some(b"__watch"))
     };
-    children(holder.pid()).into_iter().filter(is_watcher).collect()
+    let worker = u32::try_from(holder.worker().as_raw()).unwrap();
+    children(worker).into_iter().filter(is_watcher).collect()
 }
 
 /// Sends a signal to the watcher, and waits for what it does.

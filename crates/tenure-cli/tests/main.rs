@@ -15,6 +15,7 @@ mod completions;
 mod containers;
 mod contention;
 mod damage;
+mod deaths;
 mod demo;
 mod doctor;
 mod entrypoint;

@@ -50,10 +50,7 @@ const FORM: Form<Config> = Form {
 };
 
 const SETTINGS: &[Row] = &[
-    Row::text("prefix", |c| &mut c.prefix).by_default("empty")
-        .means(
-            "is put before the name of every lock",
-        ),
+    Row::text("prefix", |c| &mut c.prefix).by_default("empty").means("is put before the name of every lock"),
     Row::duration(RESPONSE_TIMEOUT, |c| &mut c.response_timeout)
         .means("after that the next member is asked as well"),
     Row::duration(CONNECT_TIMEOUT, |c| &mut c.connect_timeout)

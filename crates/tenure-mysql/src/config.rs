@@ -78,10 +78,7 @@ const SETTINGS: &[Row] = &[
         .means("`name` or `database.name`; every client of a lock names the same"),
     Row::duration(CLAIM_TTL, |c| &mut c.rules.claim_ttl)
         .means("how long a waiter may take to acquire at its turn; waiters poll in fractions of it"),
-    Row::duration(CONNECT_TIMEOUT, |c| &mut c.connect_timeout)
-        .means(
-            "for one server, from socket to login",
-        ),
+    Row::duration(CONNECT_TIMEOUT, |c| &mut c.connect_timeout).means("for one server, from socket to login"),
     Row::password_file("password_file", |c| &mut c.login)
         .means("the absolute path of a file with the password, read each time that a connection is made"),
     Row::word(

@@ -110,17 +110,9 @@ const SETTINGS: &[Row] = &[
         .means("`off`: two may hold after a restart"),
     Row::duration(MAX_TTL, |c| &mut c.guarded_ttl).means("the longest ttl, and the pause after a restart"),
     Row::duration(CONNECT_TIMEOUT, |c| &mut c.connect_timeout)
-        .means(
-            "for one connection to one server: a node, a master or a Sentinel; four times as long in all",
-        ),
-    Row::duration(RESPONSE_TIMEOUT, |c| &mut c.response_timeout)
-        .means(
-            "after that a connection is dropped",
-        ),
-    Row::duration(CLAIM_TTL, |c| &mut c.claim_ttl)
-        .means(
-            "how long a waiter may take to acquire at its turn",
-        ),
+        .means("for one connection to one server: a node, a master or a Sentinel; four times as long in all"),
+    Row::duration(RESPONSE_TIMEOUT, |c| &mut c.response_timeout).means("after that a connection is dropped"),
+    Row::duration(CLAIM_TTL, |c| &mut c.claim_ttl).means("how long a waiter may take to acquire at its turn"),
     Row::duration(RETRY_MAX, |c| &mut c.retry_max).means("the longest pause between two polls of a waiter"),
     Row::file("ca", |c| &mut c.ca)
         .or(&["ssl_ca_certs"])

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use rusqlite::Connection;
 use tenure_testkit::patience::eventually;
 
@@ -99,8 +99,9 @@ impl Stage {
 
     /// Stops a `tenure`, but not in the middle of a write to the file of locks: nobody else could use that until it goes on.
     pub(crate) fn stop(&self, holder: &Process) {
+        let worker = holder.worker();
         eventually("the holder is stopped between two writes", PATIENCE, || {
-            holder.signal(Signal::SIGSTOP);
+            kill(worker, Signal::SIGSTOP).unwrap();
             if self.url.is_some() {
                 return Some(());
             }
@@ -108,7 +109,7 @@ impl Stage {
             file.busy_timeout(Duration::from_secs(1)).unwrap();
             let is_free = file.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok();
             if !is_free {
-                holder.signal(Signal::SIGCONT);
+                kill(worker, Signal::SIGCONT).unwrap();
             }
             is_free.then_some(())
         });

@@ -53,8 +53,20 @@ impl Process {
         kill(self.raw(), signal).unwrap();
     }
 
-    /// Kills it with -9 and reaps it.
+    /// The process that does the work behind a front; itself where it has none.
+    pub(crate) fn worker(&self) -> Pid {
+        worker(self.raw())
+    }
+
+    /// Kills all of `tenure` with -9, so that nothing of it can free the lock, and reaps it.
     pub(crate) fn kill(&mut self) {
+        self.signal(Signal::SIGSTOP);
+        let _ = kill(self.worker(), Signal::SIGKILL);
+        self.kill_front();
+    }
+
+    /// Kills this process alone with -9, and reaps it.
+    pub(crate) fn kill_front(&mut self) {
         self.signal(Signal::SIGKILL);
         self.status = Some(self.child.wait().unwrap());
     }
@@ -149,6 +161,16 @@ fn is_of_a_busy_machine(line: &str) -> bool {
     }
     let is_wait = line.contains(": waiting") || line.contains(" has not confirmed the release for ");
     slowness() > 1 && is_wait && (line.contains("; giving up ") || line.contains(", held by "))
+}
+
+/// The process that does the work behind a front; the process itself where it has none.
+pub(crate) fn worker(front: Pid) -> Pid {
+    let is_worker = |pid: &i32| {
+        fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| line.split(|byte| *byte == 0).nth(1) == Some(b"__work"))
+    };
+    let children = children(u32::try_from(front.as_raw()).unwrap());
+    children.into_iter().find(is_worker).map_or(front, Pid::from_raw)
 }
 
 /// Whether a process lives; one that is dead but not reaped does not.

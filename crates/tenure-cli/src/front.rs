@@ -1,0 +1,335 @@
+//! The front: the process of `run`, `lead` and `attach` that a user starts, sees and signals. It is the parent of the one that
+//! does the work, and little else. If one of the two is killed, the other one ends the command and all that it started, and
+//! frees the lock.
+//!
+//! ```text
+//! shell ── front ── worker ─┬─ command ── …
+//!                           └─ watcher
+//! ```
+//!
+//! The worker is in its own process group, so each signal reaches it once: through the front. It learns of the front's death by
+//! the end of a pipe. What holds the terminal for the shell is the group of the front ([`worker::group`]).
+//!
+//! **Why the front knows that all have ended (L1, A11).** It is a child subreaper. When the worker dies, each process that
+//! the worker had started or adopted becomes a child of the front, whatever its group, session, user and environment. So a
+//! front that has no child left knows that all have ended: the system says so (`ECHILD`), whatever `/proc` shows. Only then does it free
+//! the lock, by its owner, which no later lease has; in all other cases the ttl ends the lease.
+
+use std::{
+    io::{self, Read, pipe},
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::process::CommandExt,
+    },
+    process::{Command, ExitCode, Stdio},
+    time::Duration,
+};
+
+use futures_util::future::try_join_all;
+use nix::{
+    fcntl::{FcntlArg, FdFlag, fcntl},
+    sys::signal::Signal,
+    unistd::{Pid, getpgrp},
+};
+use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, waitid, waitpid};
+use tenure::{
+    LockName, Locker, OwnerId,
+    backend::{Host, TokioHost},
+};
+use tokio::net::unix::pipe::Receiver;
+
+use crate::{
+    args::{Global, Verb},
+    death,
+    exit::{self, Stop},
+    processes::{self, Process, ProcessKey, raw},
+    signals::{self, Signals},
+    store, supervisor, text,
+    waiting::pause,
+    worker::{self, Held, Message},
+};
+
+/// Whether this verb has a front: one that runs a command, where the system shows all that is left of one.
+pub(crate) fn stands_before(verb: &Verb) -> bool {
+    let runs = matches!(verb, Verb::Run(_) | Verb::Lead(_) | Verb::Attach(_));
+    cfg!(target_os = "linux") && runs && !worker::has_front() && processes::sees_all()
+}
+
+/// Starts the worker, and stands before it until it has ended.
+pub(crate) fn stand(global: &Global) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let stood = runtime.map_err(no_worker).and_then(|runtime| {
+        runtime.block_on(async {
+            let mut signals = Signals::listen_for_command()?;
+            signals.listen_to_stop();
+            let mut standing = Standing::start().map_err(no_worker)?;
+            Ok(standing.until_the_end(&mut signals, global.quiet).await)
+        })
+    });
+    match stood {
+        Ok(code) => {
+            if let Ok(ourselves) = processes::ourselves() {
+                death::die_if(code, &ourselves);
+            }
+            ExitCode::from(code)
+        }
+        Err(stop) => exit::say(&stop),
+    }
+}
+
+fn no_worker(error: io::Error) -> Stop {
+    Stop::internal(format!("cannot start the process that does the work: {error}"))
+}
+
+struct Standing {
+    worker: Pid,
+    /// The children of this process before the worker, such as those of the shell that became `tenure`.
+    before: Vec<ProcessKey>,
+    /// The worker waits for its end.
+    _end: io::PipeWriter,
+    told: Receiver,
+    heard: Vec<u8>,
+    held: Option<Held>,
+    /// The worker's own end: the signal by which to die.
+    ends: Option<Option<(i32, bool)>>,
+}
+
+impl Standing {
+    fn start() -> io::Result<Self> {
+        let before = processes::Scope::new()?.before;
+        let (end, our_end) = pipe()?;
+        let (told, tells) = pipe()?;
+        for inherited in [end.as_fd(), tells.as_fd()] {
+            fcntl(inherited, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        }
+        let worker = Command::new(processes::ourselves()?)
+            .arg0("tenure")
+            .arg(worker::VERB)
+            .args([end.as_raw_fd().to_string(), tells.as_raw_fd().to_string(), getpgrp().to_string()])
+            .arg(signals::at_start())
+            .args(std::env::args_os().skip(1))
+            .process_group(0)
+            .spawn()?;
+        let worker = Pid::from_raw(i32::try_from(worker.id()).expect("BUG: a pid is positive and fits"));
+        let told = Receiver::from_owned_fd(told.into())?;
+        Ok(Self { worker, before, _end: our_end, told, heard: Vec::new(), held: None, ends: None })
+    }
+
+    /// Passes signals on, stops and goes on with the worker, and ends as it ends. Returns the exit code.
+    async fn until_the_end(&mut self, signals: &mut Signals, quiet: bool) -> u8 {
+        signals::arm_stop();
+        let status = loop {
+            if let Some(status) = self.worker_ended() {
+                break status;
+            }
+            tokio::select! {
+                biased;
+                signal = signals.next(false) => {
+                    if signal == Some(Signal::SIGCONT as i32) {
+                        signals::arm_stop();
+                    }
+                    signal.inspect(|signal| self.pass_on(*signal));
+                }
+                said = self.told.readable() => match said {
+                    Ok(()) if self.hear() => {}
+                    // The worker has ended.
+                    _ => pause(POLL).await,
+                },
+            }
+        };
+        while self.hear() {}
+        let signal = status.and_then(|status| status.terminating_signal());
+        match (self.ends, status.and_then(|status| status.exit_status())) {
+            (Some(dies), Some(code)) => {
+                if let Some((signal, of_all)) = dies
+                    && let Ok(signal) = Signal::try_from(signal)
+                {
+                    death::ended_by(signal, of_all);
+                }
+                u8::try_from(code & 0xff).expect("BUG: masked to a byte")
+            }
+            _ => self.after_death(signal, quiet).await,
+        }
+    }
+
+    fn pass_on(&self, signal: i32) {
+        // OK because the worker was not waited for, so no other process has its pid.
+        processes::send_to(self.worker, signal);
+    }
+
+    /// The status of the worker once it has ended; `Some(None)` if it is unknown.
+    fn worker_ended(&self) -> Option<Option<WaitIdStatus>> {
+        self.reap();
+        let about = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        loop {
+            match waitid(WaitId::Pid(raw(self.worker)?), about) {
+                Ok(Some(status)) if status.stopping_signal().is_some() => signals::stop_unless_continued(),
+                Ok(Some(status)) => return Some(Some(status)),
+                Ok(None) => return None,
+                Err(_) => return Some(None),
+            }
+        }
+    }
+
+    /// Waits for other children that have ended.
+    fn reap(&self) {
+        for child in processes::children_of_us().unwrap_or_default() {
+            if child.pid() != self.worker {
+                let _ = waitpid(raw(child.pid()), WaitOptions::NOHANG);
+            }
+        }
+    }
+
+    /// Reads what the worker has told. False if there is nothing more.
+    fn hear(&mut self) -> bool {
+        let mut some = [0; 1024];
+        let count = match self.told.try_read(&mut some) {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(_) => return false,
+        };
+        self.heard.extend(&some[..count]);
+        while let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.heard.drain(..=end).collect();
+            match serde_json::from_slice(&line) {
+                Ok(Message::Holds(held)) => self.held = Some(held),
+                Ok(Message::Supervisor(text)) => supervisor::say(&text),
+                Ok(Message::Ends(dies)) => self.ends = Some(dies),
+                Err(error) => tracing::debug!(%error, "a message of the worker cannot be read"),
+            }
+        }
+        count > 0
+    }
+
+    /// The worker was killed: waits until all that it has left have ended, and frees the lock.
+    async fn after_death(&self, signal: Option<i32>, quiet: bool) -> u8 {
+        let how =
+            signal.map_or_else(|| "has failed".to_owned(), |signal| format!("was killed by signal {signal}"));
+        let code =
+            signal.map_or(exit::INTERNAL, |signal| exit::SIGNAL.saturating_add(signal.unsigned_abs() as u8));
+        let Some(held) = &self.held else {
+            exit::warn(&exit::ending(&format!("the process that does the work {how}"), code));
+            return code;
+        };
+        let is_over = self.all_have_ended(held.ttl).await;
+        let is_free = is_over && held.frees && self.free(held);
+        let fate = match held.linger {
+            _ if !is_free => {
+                format!("the lock is free after its ttl of {} at the latest", text::seconds(held.ttl))
+            }
+            Some(linger) => format!("the lock stays taken for {} (--linger)", text::seconds(linger)),
+            None => "the lock is free".to_owned(),
+        };
+        let names: Vec<&str> = held.leases.iter().map(|(name, _)| name.as_str()).collect();
+        let names = names.join(", ");
+        if !quiet {
+            let left = if is_over { "" } else { ". Something that it had started may still run" };
+            let line = format!(
+                "{names}: the process that does the work {how}; the command was stopped, {fate}{left}"
+            );
+            exit::warn(&exit::ending(&line, code));
+        }
+        code
+    }
+
+    /// Whether nothing that the worker left runs any more. The watcher kills what belongs to the lock; what it does not
+    /// know, and what is in this session, is killed here.
+    async fn all_have_ended(&self, ttl: Duration) -> bool {
+        let (began, longest) = (TokioHost.now(), ttl.min(DYING));
+        let mut empty = 0;
+        loop {
+            self.reap();
+            if !processes::has_children() {
+                return true;
+            }
+            let Ok(children) = processes::children_of_us() else { return false };
+            let left: Vec<&Process> =
+                children.iter().filter(|child| !self.before.contains(&child.known())).collect();
+            // The list may omit a child while another one ends.
+            empty = if left.is_empty() { empty + 1 } else { 0 };
+            if empty == SURE {
+                return true;
+            }
+            let elapsed = began.elapsed(TokioHost.now());
+            if elapsed >= FIRST && !left.is_empty() {
+                // With children from before, their orphans cannot be told from those of the command.
+                let here = left.iter().filter(|child| self.before.is_empty() && child.is_of_our_session());
+                if here.map(|child| child.signal(Signal::SIGKILL as i32)).count() == 0 {
+                    return false;
+                }
+            }
+            if elapsed >= longest {
+                return false;
+            }
+            pause(POLL).await;
+        }
+    }
+
+    /// Frees the locks, in a process that reads settings and secrets as the worker did. False if that is not certain.
+    fn free(&self, held: &Held) -> bool {
+        let freed = || {
+            let mut process = Command::new(processes::ourselves()?)
+                .arg0("tenure")
+                .arg(FREE)
+                .args(std::env::args_os().skip(1))
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .process_group(0)
+                .spawn()?;
+            serde_json::to_writer(process.stdin.take().expect("BUG: it was asked for"), held)?;
+            process.wait()
+        };
+        freed().is_ok_and(|status: std::process::ExitStatus| status.success())
+    }
+}
+
+/// `__free`, before the arguments of the front: reads the leases from the standard input.
+pub(crate) async fn free(global: &Global) -> Result<u8, Stop> {
+    let mut read = String::new();
+    io::stdin().read_to_string(&mut read).map_err(|error| Stop::internal(error.to_string()))?;
+    let held: Held = serde_json::from_str(&read).map_err(|error| Stop::internal(error.to_string()))?;
+    let locks = store::connect(global).await?;
+    let each = held.leases.iter().map(|(name, owner)| free_one(&locks, name, owner, held.linger));
+    let freed = tokio::select! {
+        biased;
+        freed = try_join_all(each) => freed,
+        () = pause(PATIENCE) => return Ok(exit::UNAVAILABLE),
+    };
+    locks.flush(PATIENCE).await;
+    freed.map(|_| 0)
+}
+
+/// A lease that is gone is free.
+async fn free_one(locks: &Locker, name: &str, owner: &str, linger: Option<Duration>) -> Result<(), Stop> {
+    let wrong = |error: String| Stop::internal(error);
+    let name = LockName::new(name).map_err(|error| wrong(error.to_string()))?;
+    let owner: OwnerId = owner.parse().map_err(|_| wrong("not an owner".to_owned()))?;
+    let lease = locks.detached(&name, owner).map_err(|error| wrong(error.to_string()))?;
+    loop {
+        let answer = match linger {
+            Some(linger) => lease.renew(linger).await.map(|_| ()),
+            None => lease.release().await.map(|_| ()),
+        };
+        match answer {
+            Ok(()) => return Ok(()),
+            Err(error) if !error.kind().is_transient() => return Err(Stop::store(&error)),
+            Err(_) => pause(AGAIN).await,
+        }
+    }
+}
+
+/// Not a verb for users.
+pub(crate) const FREE: &str = "__free";
+
+/// How often ending processes are checked.
+const POLL: Duration = Duration::from_millis(5);
+/// How long the watcher has before the front kills too.
+const FIRST: Duration = Duration::from_millis(100);
+/// How often a list without a child is read until it counts, where there are children from before.
+const SURE: u32 = 10;
+/// How long ending processes are waited for.
+const DYING: Duration = Duration::from_secs(10);
+/// How long a store has to free a lock of a dead holder; and between two requests.
+const PATIENCE: Duration = Duration::from_secs(5);
+const AGAIN: Duration = Duration::from_millis(100);
