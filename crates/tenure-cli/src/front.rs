@@ -57,6 +57,10 @@ pub(crate) fn stands_before(verb: &Verb) -> bool {
 
 /// Starts the worker, and stands before it until it has ended.
 pub(crate) fn stand(global: &Global) -> ExitCode {
+    // Refused before anything else runs: the worker would be started by a path that is not this program's.
+    if let Err(stop) = processes::Scope::check(true) {
+        return exit::say(&stop);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let stood = runtime.map_err(no_worker).and_then(|runtime| {
         runtime.block_on(async {
@@ -124,7 +128,7 @@ impl Standing {
             }
             tokio::select! {
                 biased;
-                signal = signals.next(false) => {
+                signal = signals.any() => {
                     if signal == Some(Signal::SIGCONT as i32) {
                         signals::arm_stop();
                     }

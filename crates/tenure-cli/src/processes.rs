@@ -524,7 +524,7 @@ pub(crate) fn children_of_us() -> io::Result<Vec<Process>> {
 /// Whether this process has any child that it has not waited for. The system itself knows, whatever `/proc` shows.
 pub(crate) fn has_children() -> bool {
     let about = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    waitid(WaitId::All, about) != Err(rustix::io::Errno::CHILD)
+    !matches!(waitid(WaitId::All, about), Err(rustix::io::Errno::CHILD))
 }
 
 /// Sends a signal to a child that was not waited for.

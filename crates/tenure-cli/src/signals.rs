@@ -153,6 +153,17 @@ impl Signals {
         number
     }
 
+    /// Waits for the next signal, whatever it asks for. `None`: a child has changed.
+    pub(crate) async fn any(&mut self) -> Option<i32> {
+        tokio::select! {
+            biased;
+            _ = self.child.recv() => None,
+            signal = next(&mut self.asking) => Some(signal as i32),
+            number = next(&mut self.others) => Some(self.passed(number)),
+            () = stopped(&mut self.stop) => Some(Signal::SIGTSTP as i32),
+        }
+    }
+
     /// Waits for the next signal for the command, or for the processes that it left once it `has_ended`. `None`: a child
     /// has changed.
     pub(crate) async fn next(&mut self, has_ended: bool) -> Option<i32> {

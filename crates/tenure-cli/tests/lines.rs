@@ -99,7 +99,11 @@ fn a_line_is_one_write() {
         (&["lock", "another", "--ttl", "1m"], (1, 0)),
         (&["break", "another"], (1, 0)),
         (&["doctor", "-q", "--json"], (1, 0)),
-        (&["bench", "-q", "--duration", "100ms", "--waiters", "2"], (6, 0)),
+        // With a line about a build with all checks.
+        (
+            &["bench", "-q", "--duration", "100ms", "--waiters", "2"],
+            (6 + usize::from(cfg!(debug_assertions)), 0),
+        ),
         (&["bench", "-q", "--duration", "100ms", "--waiters", "2", "--json"], (1, 0)),
     ] {
         assert_eq!(lines(&stage, arguments, None), expected, "{arguments:?}");
