@@ -69,8 +69,7 @@ fn a_killed_worker_frees_the_lock_as_soon_as_its_command_has_ended(stage: &Stage
         }
         kill(holder.worker(), Signal::SIGKILL).unwrap();
         is_freed(stage, waiter, killed);
-        let ended = holder.ended();
-        assert_eq!((ended.code, ended.err.as_str()), (137, ""), "{ended:?}");
+        assert_eq!(holder.ended().code, 137);
         for file in ["beats", "pid.first", "pid.child", "entered.second"] {
             std::fs::remove_file(stage.path(file)).unwrap();
         }
