@@ -257,9 +257,15 @@ impl Standing {
             let elapsed = began.elapsed(TokioHost.now());
             if elapsed >= FIRST && !left.is_empty() {
                 // With children from before, their orphans cannot be told from those of the command.
-                let here = left.iter().filter(|child| self.before.is_empty() && child.is_of_our_session());
-                if here.map(|child| child.signal(Signal::SIGKILL as i32)).count() == 0 {
+                let mut here = left
+                    .iter()
+                    .filter(|child| self.before.is_empty() && child.is_of_our_session())
+                    .peekable();
+                if here.peek().is_none() {
                     return false;
+                }
+                for child in here {
+                    child.signal(Signal::SIGKILL as i32);
                 }
             }
             if elapsed >= longest {
