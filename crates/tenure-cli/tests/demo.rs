@@ -3,12 +3,7 @@
 
 #![cfg(target_os = "linux")]
 
-use std::{
-    env, fs,
-    os::unix::fs::PermissionsExt,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{env, fs, os::unix::fs::PermissionsExt, path::Path, time::Instant};
 
 use nix::sys::signal::Signal;
 use tenure_picture::terminals::{Kind, Row, Terminals, words};
