@@ -34,7 +34,7 @@ use nix::{
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, waitid, waitpid};
 use tenure::{
     LockName, Locker, OwnerId,
-    backend::{Host, TokioHost},
+    backend::{Host, Released, Renewal, TokioHost},
 };
 use tokio::net::unix::pipe::Receiver;
 
@@ -294,7 +294,8 @@ impl Standing {
     }
 }
 
-/// `__free`, before the arguments of the front: reads the leases from the standard input.
+/// `__free`, before the arguments of the front: reads the leases from the standard input. A code other than 0 if a lease was not
+/// there: perhaps the settings lead to another store by now.
 pub(crate) async fn free(global: &Global) -> Result<u8, Stop> {
     let mut read = String::new();
     io::stdin().read_to_string(&mut read).map_err(|error| Stop::internal(error.to_string()))?;
@@ -307,22 +308,22 @@ pub(crate) async fn free(global: &Global) -> Result<u8, Stop> {
         () = pause(PATIENCE) => return Ok(exit::UNAVAILABLE),
     };
     locks.flush(PATIENCE).await;
-    freed.map(|_| 0)
+    freed.map(|freed| if freed.into_iter().all(|was_there| was_there) { 0 } else { exit::LOST })
 }
 
-/// A lease that is gone is free.
-async fn free_one(locks: &Locker, name: &str, owner: &str, linger: Option<Duration>) -> Result<(), Stop> {
+/// False if there is no such lease.
+async fn free_one(locks: &Locker, name: &str, owner: &str, linger: Option<Duration>) -> Result<bool, Stop> {
     let wrong = |error: String| Stop::internal(error);
     let name = LockName::new(name).map_err(|error| wrong(error.to_string()))?;
     let owner: OwnerId = owner.parse().map_err(|_| wrong("not an owner".to_owned()))?;
     let lease = locks.detached(&name, owner).map_err(|error| wrong(error.to_string()))?;
     loop {
         let answer = match linger {
-            Some(linger) => lease.renew(linger).await.map(|_| ()),
-            None => lease.release().await.map(|_| ()),
+            Some(linger) => lease.renew(linger).await.map(|renewal| renewal == Renewal::Renewed),
+            None => lease.release().await.map(|released| released == Released::Released),
         };
         match answer {
-            Ok(()) => return Ok(()),
+            Ok(was_there) => return Ok(was_there),
             Err(error) if !error.kind().is_transient() => return Err(Stop::store(&error)),
             Err(_) => pause(AGAIN).await,
         }
