@@ -339,6 +339,11 @@ impl Child {
         self.family.daemons()
     }
 
+    /// Nothing that the command started can be unseen.
+    pub(crate) fn sees_all(&self) -> bool {
+        self.family.scope.adopts
+    }
+
     /// Cleans up after the command has ended.
     pub(crate) fn bury(self, was_killed: bool) {
         self.family.end_check();

@@ -52,6 +52,13 @@ pub(crate) fn die_if(exit_code: u8, ourselves: &Path) {
     }
 }
 
+/// Dies by this signal, if this process can.
+pub(crate) fn die_by(signal: Signal, ourselves: &Path) {
+    if id() != 1 {
+        let _ = Command::new(ourselves).arg0("tenure").args([VERB, signal.as_str(), "process"]).exec();
+    }
+}
+
 /// `__die SIGNAL group|process`
 pub(crate) fn die(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<String> = arguments.filter_map(|argument| argument.into_string().ok()).collect();

@@ -16,7 +16,7 @@
 //! the lock, by its owner, which no later lease has; in all other cases the ttl ends the lease.
 
 use std::{
-    io::{self, Read, pipe},
+    io::{self, Read, Write, pipe},
     os::{
         fd::{AsFd, AsRawFd},
         unix::process::CommandExt,
@@ -27,14 +27,14 @@ use std::{
 
 use futures_util::future::try_join_all;
 use nix::{
-    fcntl::{FcntlArg, FdFlag, fcntl},
+    fcntl::{FcntlArg, FdFlag, OFlag, fcntl},
     sys::signal::Signal,
     unistd::{Pid, getpgrp},
 };
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, waitid, waitpid};
 use tenure::{
     LockName, Locker, OwnerId,
-    backend::{Host, Released, Renewal, TokioHost},
+    backend::{Host, Moment, Released, Renewal, TokioHost},
 };
 use tokio::net::unix::pipe::Receiver;
 
@@ -42,10 +42,14 @@ use crate::{
     args::{Global, Verb},
     death,
     exit::{self, Stop},
+    lines,
     processes::{self, Process, ProcessKey, raw},
     signals::{self, Signals},
-    store, supervisor, text,
+    store, supervisor,
+    terminal::Terminal,
+    text,
     waiting::pause,
+    watcher,
     worker::{self, Held, Message},
 };
 
@@ -71,11 +75,12 @@ pub(crate) fn stand(global: &Global) -> ExitCode {
         })
     });
     match stood {
-        Ok(code) => {
+        Ok(end) => {
             if let Ok(ourselves) = processes::ourselves() {
-                death::die_if(code, &ourselves);
+                end.dies_by.inspect(|signal| death::die_by(*signal, &ourselves));
+                death::die_if(end.code, &ourselves);
             }
-            ExitCode::from(code)
+            ExitCode::from(end.code)
         }
         Err(stop) => exit::say(&stop),
     }
@@ -85,12 +90,23 @@ fn no_worker(error: io::Error) -> Stop {
     Stop::internal(format!("cannot start the process that does the work: {error}"))
 }
 
+/// How the front ends.
+struct FrontEnd {
+    code: u8,
+    /// As the worker did.
+    dies_by: Option<Signal>,
+}
+
 struct Standing {
     worker: Pid,
     /// The children of this process before the worker, such as those of the shell that became `tenure`.
     before: Vec<ProcessKey>,
-    /// The worker waits for its end.
-    _end: io::PipeWriter,
+    /// By which signals are passed on. The worker waits for its end.
+    line: io::PipeWriter,
+    /// The worker handles signals.
+    listens: bool,
+    /// The terminal, if this process had its foreground at the start.
+    terminal: Option<Terminal>,
     told: Receiver,
     heard: Vec<u8>,
     held: Option<Held>,
@@ -101,7 +117,9 @@ struct Standing {
 impl Standing {
     fn start() -> io::Result<Self> {
         let before = processes::Scope::new()?.before;
-        let (end, our_end) = pipe()?;
+        let (end, line) = pipe()?;
+        // A worker that is stopped reads nothing, and is not waited for.
+        fcntl(&line, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let (told, tells) = pipe()?;
         for inherited in [end.as_fd(), tells.as_fd()] {
             fcntl(inherited, FcntlArg::F_SETFD(FdFlag::empty()))?;
@@ -116,11 +134,21 @@ impl Standing {
             .spawn()?;
         let worker = Pid::from_raw(i32::try_from(worker.id()).expect("BUG: a pid is positive and fits"));
         let told = Receiver::from_owned_fd(told.into())?;
-        Ok(Self { worker, before, _end: our_end, told, heard: Vec::new(), held: None, ends: None })
+        Ok(Self {
+            worker,
+            before,
+            line,
+            listens: false,
+            terminal: Terminal::in_foreground(),
+            told,
+            heard: Vec::new(),
+            held: None,
+            ends: None,
+        })
     }
 
     /// Passes signals on, stops and goes on with the worker, and ends as it ends. Returns the exit code.
-    async fn until_the_end(&mut self, signals: &mut Signals, quiet: bool) -> u8 {
+    async fn until_the_end(&mut self, signals: &mut Signals, quiet: bool) -> FrontEnd {
         signals::arm_stop();
         let status = loop {
             if let Some(status) = self.worker_ended() {
@@ -150,15 +178,29 @@ impl Standing {
                 {
                     death::ended_by(signal, of_all);
                 }
-                u8::try_from(code & 0xff).expect("BUG: masked to a byte")
+                let code = u8::try_from(code & 0xff).expect("BUG: masked to a byte");
+                FrontEnd { code, dies_by: None }
             }
             _ => self.after_death(signal, quiet).await,
         }
     }
 
-    fn pass_on(&self, signal: i32) {
-        // OK because the worker was not waited for, so no other process has its pid.
-        processes::send_to(self.worker, signal);
+    /// A stop and its end are the kernel's; any other signal goes by the line, so that the worker can tell it from one that
+    /// was sent to itself.
+    fn pass_on(&mut self, signal: i32) {
+        let is_stop = signal == Signal::SIGTSTP as i32;
+        // Without a shell nobody could continue a worker that waits for the lock.
+        if is_stop && self.held.is_none() && processes::are_orphaned() {
+            return;
+        }
+        let is_told = self.listens
+            && !is_stop
+            && signal != Signal::SIGCONT as i32
+            && u8::try_from(signal).is_ok_and(|number| self.line.write_all(&[number]).is_ok());
+        if !is_told {
+            // OK because the worker was not waited for, so no other process has its pid.
+            processes::send_to(self.worker, signal);
+        }
     }
 
     /// The status of the worker once it has ended; `Some(None)` if it is unknown.
@@ -167,11 +209,23 @@ impl Standing {
         let about = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         loop {
             match waitid(WaitId::Pid(raw(self.worker)?), about) {
-                Ok(Some(status)) if status.stopping_signal().is_some() => signals::stop_unless_continued(),
+                Ok(Some(status)) if status.stopping_signal().is_some() => self.stop_with(&status),
                 Ok(Some(status)) => return Some(Some(status)),
                 Ok(None) => return None,
                 Err(_) => return Some(None),
             }
+        }
+    }
+
+    /// The worker has stopped.
+    fn stop_with(&self, status: &WaitIdStatus) {
+        let by_keys = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].map(|signal| signal as i32);
+        let is_key = status.stopping_signal().is_some_and(|signal| by_keys.contains(&signal));
+        if is_key && processes::are_orphaned() {
+            // The system would not have stopped it in this group.
+            processes::send_to(self.worker, Signal::SIGCONT as i32);
+        } else {
+            signals::stop_unless_continued();
         }
     }
 
@@ -196,7 +250,8 @@ impl Standing {
         while let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.heard.drain(..=end).collect();
             match serde_json::from_slice(&line) {
-                Ok(Message::Holds(held)) => self.held = Some(held),
+                Ok(Message::Listens) => self.listens = true,
+                Ok(Message::Holds(held)) => self.held = Some(held).filter(|held| !held.leases.is_empty()),
                 Ok(Message::Supervisor(text)) => supervisor::say(&text),
                 Ok(Message::Ends(dies)) => self.ends = Some(dies),
                 Err(error) => tracing::debug!(%error, "a message of the worker cannot be read"),
@@ -206,23 +261,37 @@ impl Standing {
     }
 
     /// The worker was killed: waits until all that it has left have ended, and frees the lock.
-    async fn after_death(&self, signal: Option<i32>, quiet: bool) -> u8 {
-        let how =
-            signal.map_or_else(|| "has failed".to_owned(), |signal| format!("was killed by signal {signal}"));
+    async fn after_death(&self, signal: Option<i32>, quiet: bool) -> FrontEnd {
+        let dies_by = signal.and_then(|signal| Signal::try_from(signal).ok());
         let code =
             signal.map_or(exit::INTERNAL, |signal| exit::SIGNAL.saturating_add(signal.unsigned_abs() as u8));
+        if let Some(terminal) = &self.terminal {
+            terminal.take_back(true);
+        }
+        let end = FrontEnd { code, dies_by };
+        let asked = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+        let how =
+            signal.map_or_else(|| "has failed".to_owned(), |signal| format!("was killed by signal {signal}"));
         let Some(held) = &self.held else {
-            exit::warn(&exit::ending(&format!("the process that does the work {how}"), code));
-            return code;
+            // Asked to end before it could handle that: the same as a death of this process.
+            if !dies_by.is_some_and(|signal| asked.contains(&signal)) {
+                exit::warn(&exit::ending(&format!("the process that does the work {how}"), code));
+            }
+            return end;
         };
         let is_over = self.all_have_ended(held.ttl).await;
-        let is_free = is_over && held.frees && self.free(held);
-        let fate = match held.linger {
-            _ if !is_free => {
-                format!("the lock is free after its ttl of {} at the latest", text::seconds(held.ttl))
+        // One more renewal does no harm, whatever still runs.
+        let freed = match held.linger.is_some() || is_over && held.frees {
+            true => free_all(held).await,
+            false => None,
+        };
+        let fate = match (freed, held.linger) {
+            (Some(exit::LOST), _) => "its lease had ended".to_owned(),
+            (Some(0), Some(linger)) => {
+                format!("the lock stays taken for {} (--linger)", text::seconds(linger))
             }
-            Some(linger) => format!("the lock stays taken for {} (--linger)", text::seconds(linger)),
-            None => "the lock is free".to_owned(),
+            (Some(0), None) => "the lock is free".to_owned(),
+            _ => format!("the lock is free after its ttl of {} at the latest", text::seconds(held.ttl)),
         };
         let names: Vec<&str> = held.leases.iter().map(|(name, _)| name.as_str()).collect();
         let names = names.join(", ");
@@ -233,7 +302,8 @@ impl Standing {
             );
             exit::warn(&exit::ending(&line, code));
         }
-        code
+        lines::flush(exit::LAST_LINES);
+        end
     }
 
     /// Whether nothing that the worker left runs any more. The watcher kills what belongs to the lock; what it does not
@@ -241,6 +311,7 @@ impl Standing {
     async fn all_have_ended(&self, ttl: Duration) -> bool {
         let (began, longest) = (TokioHost.now(), ttl.min(DYING));
         let mut empty = 0;
+        let mut unwatched = None;
         loop {
             self.reap();
             if !processes::has_children() {
@@ -254,8 +325,13 @@ impl Standing {
             if empty == SURE {
                 return true;
             }
-            let elapsed = began.elapsed(TokioHost.now());
-            if elapsed >= FIRST && !left.is_empty() {
+            let now = TokioHost.now();
+            // The watcher knows some that have left the session. It kills first.
+            match left.iter().any(|child| !child.is_dead && child.runs(watcher::VERB)) {
+                true => unwatched = None,
+                false => unwatched = unwatched.or(Some(now)),
+            }
+            if unwatched.is_some_and(|since: Moment| since.elapsed(now) >= FIRST) && !left.is_empty() {
                 // With children from before, their orphans cannot be told from those of the command.
                 let mut here = left
                     .iter()
@@ -268,30 +344,40 @@ impl Standing {
                     child.signal(Signal::SIGKILL as i32);
                 }
             }
-            if elapsed >= longest {
+            if began.elapsed(now) >= longest {
                 return false;
             }
             pause(POLL).await;
         }
     }
+}
 
-    /// Frees the locks, in a process that reads settings and secrets as the worker did. False if that is not certain.
-    fn free(&self, held: &Held) -> bool {
-        let freed = || {
-            let mut process = Command::new(processes::ourselves()?)
-                .arg0("tenure")
-                .arg(FREE)
-                .args(std::env::args_os().skip(1))
-                .stdin(Stdio::piped())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .process_group(0)
-                .spawn()?;
-            serde_json::to_writer(process.stdin.take().expect("BUG: it was asked for"), held)?;
-            process.wait()
-        };
-        freed().is_ok_and(|status: std::process::ExitStatus| status.success())
+/// Frees the locks, in a process that reads settings and secrets as the worker did. Its exit code; `None` if it has none in time.
+async fn free_all(held: &Held) -> Option<u8> {
+    let started = || {
+        let mut process = Command::new(processes::ourselves()?)
+            .arg0("tenure")
+            .arg(FREE)
+            .args(std::env::args_os().skip(1))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()?;
+        serde_json::to_writer(process.stdin.take().expect("BUG: it was asked for"), held)?;
+        io::Result::Ok(process)
+    };
+    let mut process = started().ok()?;
+    let began = TokioHost.now();
+    while began.elapsed(TokioHost.now()) < PATIENCE * 2 {
+        if let Some(status) = process.try_wait().ok()? {
+            return u8::try_from(status.code()?).ok();
+        }
+        pause(POLL).await;
     }
+    let _ = process.kill();
+    let _ = process.wait();
+    None
 }
 
 /// `__free`, before the arguments of the front: reads the leases from the standard input. A code other than 0 if a lease was not
@@ -300,15 +386,18 @@ pub(crate) async fn free(global: &Global) -> Result<u8, Stop> {
     let mut read = String::new();
     io::stdin().read_to_string(&mut read).map_err(|error| Stop::internal(error.to_string()))?;
     let held: Held = serde_json::from_str(&read).map_err(|error| Stop::internal(error.to_string()))?;
-    let locks = store::connect(global).await?;
-    let each = held.leases.iter().map(|(name, owner)| free_one(&locks, name, owner, held.linger));
-    let freed = tokio::select! {
-        biased;
-        freed = try_join_all(each) => freed,
-        () = pause(PATIENCE) => return Ok(exit::UNAVAILABLE),
+    let freed = async {
+        let locks = store::connect(global).await?;
+        let each = held.leases.iter().map(|(name, owner)| free_one(&locks, name, owner, held.linger));
+        let freed = try_join_all(each).await?;
+        locks.flush(PATIENCE).await;
+        Ok(if freed.into_iter().all(|was_there| was_there) { 0 } else { exit::LOST })
     };
-    locks.flush(PATIENCE).await;
-    freed.map(|freed| if freed.into_iter().all(|was_there| was_there) { 0 } else { exit::LOST })
+    tokio::select! {
+        biased;
+        freed = freed => freed,
+        () = pause(PATIENCE) => Ok(exit::UNAVAILABLE),
+    }
 }
 
 /// False if there is no such lease.

@@ -101,6 +101,8 @@ fn free(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let Ok(cli) = Cli::try_parse_from(written(arguments)) else { return ExitCode::from(exit::USAGE) };
     let Ok(runtime) = runtime() else { return ExitCode::from(exit::INTERNAL) };
     let code = runtime.block_on(front::free(&cli.global)).unwrap_or_else(|stop| stop.code());
+    // A name lookup that hangs must not delay the exit.
+    runtime.shutdown_background();
     ExitCode::from(code)
 }
 

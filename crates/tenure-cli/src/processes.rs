@@ -382,6 +382,12 @@ impl Process {
         self.pid
     }
 
+    /// Whether it is an inner verb of this program.
+    pub(crate) fn runs(&self, verb: &str) -> bool {
+        let line = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(1) == Some(verb.as_bytes())
+    }
+
     pub(crate) fn is_of_our_session(&self) -> bool {
         getsid(Some(self.pid)).is_ok_and(|session| Ok(session) == getsid(None))
     }

@@ -206,7 +206,12 @@ impl<'a> Started<'a> {
         let release = Release { locks: &self.locks, name, place, quiet, is_verbose, ttl };
         let (task, waited, every) = (self.task, self.waited, self.every.as_ref());
         let linger = task.hold.linger.map(Timing::ttl);
-        worker::tell(&Message::Holds(Held::new(guard.iter(), ttl, linger, task.hold.frees())));
+        worker::tell(&Message::Holds(Held::new(
+            guard.iter(),
+            ttl,
+            linger,
+            task.hold.frees() && task.is_owner_drawn,
+        )));
         let stopping = Stopping::within(task.hold.grace, ttl);
         let turn = None;
         let mut held = LockedCommand {
@@ -227,7 +232,7 @@ impl<'a> Started<'a> {
             Ok(()) => held.may_start(signals).await,
             Err(stop) => Err(stop),
         };
-        match skipped {
+        let ended = match skipped {
             Ok(None) => held.run(signals, since).await,
             Ok(Some(code)) => {
                 held.leave(signals).await;
@@ -237,7 +242,9 @@ impl<'a> Started<'a> {
                 held.leave(signals).await;
                 Err(stop)
             }
-        }
+        };
+        worker::tell(&Message::Holds(Held::nothing()));
+        ended
     }
 }
 
@@ -461,10 +468,15 @@ impl LockedCommand<'_> {
         self.say_acquired();
         let ended = self.attend(&mut child, signals, since).await;
         let daemons = if ended.is_err() || signals.is_orphaned() { child.daemons() } else { Vec::new() };
+        let sees_all = child.sees_all();
         child.bury(ended.is_err());
         match ended {
             // Killed with the front: what it left in other sessions may still work.
-            Ok(code) if signals.is_orphaned() && (!self.task.hold.frees() || !daemons.is_empty()) => {
+            Ok(code)
+                if signals.is_orphaned()
+                    && self.task.hold.linger.is_none()
+                    && (!self.task.hold.frees() || !daemons.is_empty() || !sees_all) =>
+            {
                 self.guard.detach();
                 Ok(CommandEnd::Ended(code))
             }
@@ -782,6 +794,8 @@ pub(crate) struct Task {
     ttl: Option<Timing>,
     hold: HoldArgs,
     lost_exit_code: u8,
+    /// No other lease has had the owner, nor will have it.
+    is_owner_drawn: bool,
     /// The command is a line for a shell.
     is_line: bool,
     argv: Vec<OsString>,
@@ -864,14 +878,30 @@ impl Task {
 impl From<&Run> for Task {
     fn from(args: &Run) -> Self {
         let Run { ttl, hold, lost_exit_code, command, .. } = *args;
-        Self { ttl, hold, lost_exit_code, is_line: command, argv: args.argv.clone(), health: None }
+        Self {
+            ttl,
+            hold,
+            lost_exit_code,
+            is_owner_drawn: true,
+            is_line: command,
+            argv: args.argv.clone(),
+            health: None,
+        }
     }
 }
 
 impl From<&Attach> for Task {
     fn from(args: &Attach) -> Self {
         let Attach { ttl, hold, lost_exit_code, command, .. } = *args;
-        Self { ttl, hold, lost_exit_code, is_line: command, argv: args.argv.clone(), health: None }
+        Self {
+            ttl,
+            hold,
+            lost_exit_code,
+            is_owner_drawn: false,
+            is_line: command,
+            argv: args.argv.clone(),
+            health: None,
+        }
     }
 }
 
@@ -880,7 +910,15 @@ impl From<&Lead> for Task {
         let Lead { ttl, grace, max_hold, free_at_death, command, health_every, .. } = *args;
         let hold = HoldArgs { grace, max_hold, free_at_death, ..HoldArgs::default() };
         let health = args.health.clone().map(|line| (line, health_every));
-        Self { ttl, hold, lost_exit_code: exit::LOST, is_line: command, argv: args.argv.clone(), health }
+        Self {
+            ttl,
+            hold,
+            lost_exit_code: exit::LOST,
+            is_owner_drawn: true,
+            is_line: command,
+            argv: args.argv.clone(),
+            health,
+        }
     }
 }
 

@@ -47,8 +47,12 @@ pub(crate) struct Signals {
     is_insisted: bool,
     /// INT, TERM, HUP or QUIT was passed on to the command.
     was_passed_on: bool,
-    /// Ends with the front: see [`front`](crate::front). `None` without one, or once it has ended.
+    /// The line of the [`front`](crate::front). `None` without one, or once it has ended.
     front: Option<Receiver>,
+    /// Signals that came to this process, and those that the front passed on, without the other one of a pair: a supervisor
+    /// may send one to each process of a service.
+    direct: Vec<(i32, Moment)>,
+    told: Vec<(i32, Moment)>,
     /// The front was killed.
     is_orphaned: bool,
 }
@@ -59,9 +63,10 @@ impl Signals {
         for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
             asking.extend(listen_unless_ignored(signal as i32)?.map(|stream| (signal, stream)));
         }
-        let front = worker::end().map(Receiver::from_owned_fd).transpose();
+        let front = worker::line().map(Receiver::from_owned_fd).transpose();
         let front = front.map_err(|error| Stop::internal(format!("cannot watch the front: {error}")))?;
-        Ok(Self {
+        let has_front = front.is_some();
+        let signals = Self {
             asking,
             others: Vec::new(),
             stop: None,
@@ -70,8 +75,14 @@ impl Signals {
             is_insisted: false,
             was_passed_on: false,
             front,
+            direct: Vec::new(),
+            told: Vec::new(),
             is_orphaned: false,
-        })
+        };
+        if has_front {
+            worker::tell(&worker::Message::Listens);
+        }
+        Ok(signals)
     }
 
     /// The same for a verb that runs a command. Signals for the command are dropped until it has started.
@@ -90,15 +101,58 @@ impl Signals {
         self.stop = listen_unless_ignored(Signal::SIGTSTP as i32).unwrap_or(None);
     }
 
-    /// Waits for the next signal that asks `tenure` to end: KILL if that has killed the front.
+    /// Waits for the next signal that asks `tenure` to end: KILL if that has killed the front. Those for the command are
+    /// dropped.
     pub(crate) async fn asked_to_end(&mut self) -> Signal {
-        let signal = tokio::select! {
-            biased;
-            () = ended(&mut self.front) => self.orphaned(),
-            signal = next(&mut self.asking) => signal,
+        loop {
+            let number = self.arrived(false).await;
+            if let Some(signal) = number.and_then(asks_to_end) {
+                self.asked.get_or_insert_with(|| (signal, TokioHost.now()));
+                return signal;
+            }
+        }
+    }
+
+    /// Waits for the next signal, each once, however it came. `None`: a child has changed, if that `counts`, as a stop does.
+    async fn arrived(&mut self, counts: bool) -> Option<i32> {
+        loop {
+            let (number, is_direct) = tokio::select! {
+                biased;
+                _ = self.child.recv(), if counts => return None,
+                signal = next(&mut self.asking) => (signal as i32, true),
+                number = next(&mut self.others) => (number, true),
+                told = heard(&mut self.front) => match told {
+                    Some(number) => (number, false),
+                    None => return Some(self.orphaned() as i32),
+                },
+                () = stopped(&mut self.stop), if counts => return Some(Signal::SIGTSTP as i32),
+            };
+            if self.front.is_none() || !self.is_second(number, is_direct) {
+                return Some(number);
+            }
+        }
+    }
+
+    /// Whether the other one of a pair was there.
+    fn is_second(&mut self, number: i32, is_direct: bool) -> bool {
+        let now = TokioHost.now();
+        for list in [&mut self.direct, &mut self.told] {
+            list.retain(|(_, at)| at.elapsed(now) < PAIR);
+        }
+        let (own, other) = match is_direct {
+            true => (&mut self.direct, &mut self.told),
+            false => (&mut self.told, &mut self.direct),
         };
-        self.asked.get_or_insert_with(|| (signal, TokioHost.now()));
-        signal
+        match other.iter().position(|(one, _)| *one == number) {
+            Some(at) => {
+                other.remove(at);
+                true
+            }
+            None => {
+                own.push((number, now));
+                false
+            }
+        }
     }
 
     /// We were asked to end: by INT or TERM while the command ran, or by HUP and QUIT as well before and after.
@@ -155,31 +209,20 @@ impl Signals {
 
     /// Waits for the next signal, whatever it asks for. `None`: a child has changed.
     pub(crate) async fn any(&mut self) -> Option<i32> {
-        tokio::select! {
-            biased;
-            _ = self.child.recv() => None,
-            signal = next(&mut self.asking) => Some(signal as i32),
-            number = next(&mut self.others) => Some(self.passed(number)),
-            () = stopped(&mut self.stop) => Some(Signal::SIGTSTP as i32),
-        }
+        let number = self.arrived(true).await?;
+        Some(self.passed(number))
     }
 
     /// Waits for the next signal for the command, or for the processes that it left once it `has_ended`. `None`: a child
     /// has changed.
     pub(crate) async fn next(&mut self, has_ended: bool) -> Option<i32> {
         loop {
-            let signal = tokio::select! {
-                biased;
-                _ = self.child.recv() => return None,
-                () = ended(&mut self.front) => {
-                    let signal = self.orphaned();
-                    self.asked.get_or_insert_with(|| (signal, TokioHost.now()));
-                    return Some(signal as i32);
-                }
-                signal = next(&mut self.asking) => signal,
-                number = next(&mut self.others) => return Some(self.passed(number)),
-                () = stopped(&mut self.stop) => return Some(Signal::SIGTSTP as i32),
-            };
+            let number = self.arrived(true).await?;
+            let Some(signal) = asks_to_end(number) else { return Some(self.passed(number)) };
+            if signal == Signal::SIGKILL {
+                self.asked.get_or_insert_with(|| (signal, TokioHost.now()));
+                return Some(number);
+            }
             self.was_passed_on = true;
             // HUP may mean "read your settings again", and QUIT "show your threads".
             let now = TokioHost.now();
@@ -201,6 +244,9 @@ const ECHO: Duration = Duration::from_millis(20);
 /// A second signal within this time may belong to the same stop: systemd signals each process of a service, and a script
 /// in it may pass its signal on.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// Within this time the two of a pair come.
+const PAIR: Duration = Duration::from_secs(1);
 
 /// Whether this is a Ctrl-C on the terminal, which `tenure` receives if its input or output is a pipe.
 fn is_key(signal: Signal) -> bool {
@@ -274,18 +320,23 @@ pub(crate) fn stop_unless_continued() {
 /// Stops as TSTP does, which `tenure` handles.
 pub(crate) const STOP: Signal = Signal::SIGTTIN;
 
-/// Waits for the end of a pipe by which nothing comes.
-async fn ended(pipe: &mut Option<Receiver>) {
-    let Some(pipe) = pipe else { return std::future::pending().await };
+/// The signal, if it asks `tenure` to end; KILL was sent to the front.
+fn asks_to_end(number: i32) -> Option<Signal> {
+    let asking = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, Signal::SIGKILL];
+    asking.into_iter().find(|signal| *signal as i32 == number)
+}
+
+/// Waits for a signal that the front passes on; `None` once it has ended.
+async fn heard(line: &mut Option<Receiver>) -> Option<i32> {
+    let Some(line) = line else { return std::future::pending().await };
     loop {
-        if pipe.readable().await.is_err() {
-            return;
-        }
-        match pipe.try_read(&mut [0; 16]) {
-            Ok(0) => return,
-            Ok(_) => {}
+        line.readable().await.ok()?;
+        let mut number = [0];
+        match line.try_read(&mut number) {
+            Ok(0) => return None,
+            Ok(_) => return Some(number[0].into()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return,
+            Err(_) => return None,
         }
     }
 }

@@ -28,6 +28,7 @@ use tenure::backend::{Host, Moment, TokioHost};
 use crate::{
     exit, nested,
     processes::{self, Family, Process, ProcessKey, Scope, raw},
+    worker,
 };
 
 /// A process that ends the command if `tenure` cannot, and its successors. Dropping this ends it.
@@ -295,6 +296,7 @@ impl Inbox {
 pub(crate) fn watch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     // A signal to all processes of a service is not for this one, which ends with `tenure`.
     let _ = SigSet::all().thread_block();
+    worker::name_us();
     let before: Vec<ProcessKey> = arguments.filter_map(|argument| read(argument.to_str()?)).collect();
     let (mut inbox, mut watched, mut deadline) = (Inbox::new(), None::<Watched>, None::<Deadline>);
     // The family when it was last complete. The death of `tenure` kills the command, and its children can then no longer

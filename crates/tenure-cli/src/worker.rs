@@ -20,6 +20,8 @@ use tenure::Lease;
 /// What a worker tells its front: one line of JSON each.
 #[derive(Serialize, Deserialize, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
+    /// Signals are handled from now on.
+    Listens,
     /// These leases are held from now on, instead of those before.
     Holds(Held),
     /// For the supervisor of the service, which listens to the process that it has started.
@@ -41,6 +43,11 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    /// None are held any more.
+    pub(crate) fn nothing() -> Self {
+        Self { leases: Vec::new(), ttl: Duration::ZERO, linger: None, frees: false }
+    }
+
     pub(crate) fn new<'l>(
         leases: impl Iterator<Item = &'l Lease>,
         ttl: Duration,
@@ -56,37 +63,44 @@ impl Held {
 struct Front {
     pid: Pid,
     group: Pid,
-    /// It ends with the front. Taken once, by the signals.
-    end: Mutex<Option<OwnedFd>>,
+    /// By which it passes signals on, and which ends with it. Taken once, by the signals.
+    line: Mutex<Option<OwnedFd>>,
     told: Mutex<File>,
 }
 
 static FRONT: OnceLock<Front> = OnceLock::new();
 
-/// `__work END TOLD GROUP SIGNALS`, before the arguments of the front. Returns SIGNALS: what the front found at its start.
+/// `__work LINE TOLD GROUP SIGNALS`, before the arguments of the front. Returns SIGNALS: what the front found at its start.
 ///
 /// # Errors
 /// If this process was not started by a front.
 pub(crate) fn become_one(arguments: &mut impl Iterator<Item = OsString>) -> io::Result<String> {
     let mut next = || arguments.next().and_then(|text| text.into_string().ok()).unwrap_or_default();
-    let (end, told, group, signals) = (next(), next(), next(), next());
+    let (line, told, group, signals) = (next(), next(), next(), next());
     // Opened again, because an inherited number is no handle that closes itself in the command.
-    let end_again = File::open(format!("/proc/self/fd/{end}"))?;
+    let line_again = File::open(format!("/proc/self/fd/{line}"))?;
     let told_again = File::options().write(true).open(format!("/proc/self/fd/{told}"))?;
     // A front that is stopped reads nothing, and is not waited for.
     fcntl(&told_again, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    for number in [end, told] {
+    for number in [line, told] {
         close(number.parse::<i32>().map_err(io::Error::other)?)?;
     }
+    name_us();
     let group = Pid::from_raw(group.parse().map_err(io::Error::other)?);
     let front = Front {
         pid: getppid(),
         group,
-        end: Mutex::new(Some(end_again.into())),
+        line: Mutex::new(Some(line_again.into())),
         told: Mutex::new(told_again),
     };
     FRONT.set(front).map_err(|_| io::Error::other("a worker is one already"))?;
     Ok(signals)
+}
+
+/// Names this process as people look for it: it was started as `/proc/self/exe`.
+pub(crate) fn name_us() {
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_name(c"tenure");
 }
 
 /// Whether this process has a front.
@@ -115,9 +129,9 @@ pub(crate) fn wake_front() {
     }
 }
 
-/// What ends with the front, the first time; `None` without a front.
-pub(crate) fn end() -> Option<OwnedFd> {
-    FRONT.get()?.end.lock().ok()?.take()
+/// The line of the front, the first time; `None` without a front.
+pub(crate) fn line() -> Option<OwnedFd> {
+    FRONT.get()?.line.lock().ok()?.take()
 }
 
 /// Tells the front. False without one.
