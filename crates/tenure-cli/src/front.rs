@@ -169,7 +169,7 @@ impl Standing {
                 },
             }
         };
-        while self.hear() {}
+        self.hear_the_rest();
         let signal = status.and_then(|status| status.terminating_signal());
         match (self.ends, status.and_then(|status| status.exit_status())) {
             (Some(dies), Some(code)) => {
@@ -241,12 +241,22 @@ impl Standing {
     /// Reads what the worker has told. False if there is nothing more.
     fn hear(&mut self) -> bool {
         let mut some = [0; 1024];
-        let count = match self.told.try_read(&mut some) {
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-            Err(_) => return false,
-        };
-        self.heard.extend(&some[..count]);
+        let count = self.told.try_read(&mut some).unwrap_or(0);
+        self.take(&some[..count]);
+        count > 0
+    }
+
+    /// The same once the worker has ended: from the pipe itself, because the runtime may not have seen yet that it is
+    /// readable.
+    fn hear_the_rest(&mut self) {
+        let mut some = [0; 1024];
+        while let Ok(count @ 1..) = nix::unistd::read(&self.told, &mut some) {
+            self.take(&some[..count]);
+        }
+    }
+
+    fn take(&mut self, some: &[u8]) {
+        self.heard.extend(some);
         while let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.heard.drain(..=end).collect();
             match serde_json::from_slice(&line) {
@@ -257,7 +267,6 @@ impl Standing {
                 Err(error) => tracing::debug!(%error, "a message of the worker cannot be read"),
             }
         }
-        count > 0
     }
 
     /// The worker was killed: waits until all that it has left have ended, and frees the lock.

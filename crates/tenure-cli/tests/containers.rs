@@ -93,9 +93,9 @@ fn process_1_ends_with_the_code_of_the_signal() {
 fn process_1_waits_for_what_the_command_left() {
     let stage = Stage::new();
     // It begins once the command has ended: a TERM before that would end the command.
-    let orphaned = "was=$PPID; while grep -q \"^PPid:.$was$\" /proc/$$/status; do sleep 0.05; done";
+    let orphaned = "while grep -q \"^PPid:.$1$\" /proc/$$/status; do sleep 0.05; done";
     let deaf = format!("trap \"\" TERM; {orphaned}; echo $$ >beats.deaf; while :; do sleep 0.05; done");
-    let command = format!("setsid true & sh -c '{deaf}' & exit 3");
+    let command = format!("setsid true & sh -c '{deaf}' deaf $$ & exit 3");
     let outer = container(&stage).start(&stage, &["run", "job", "--", "sh", "-c", &command]);
     stage.has_lines("beats.deaf", 1);
     let tenure = init(&stage, &outer);
