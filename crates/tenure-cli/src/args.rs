@@ -184,6 +184,13 @@ pub(crate) struct HoldArgs {
     /// or servers may go on
     #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) linger: Option<Timing>,
+    #[command(flatten)]
+    pub(crate) death: DeathArgs,
+}
+
+/// What becomes of the lock if `tenure` is killed.
+#[derive(Args, Clone, Copy, Default, Debug)]
+pub(crate) struct DeathArgs {
     /// If tenure is killed, free the lock as soon as all that the command started has ended, or leave it to the ttl
     #[arg(
         long,
@@ -196,14 +203,14 @@ pub(crate) struct HoldArgs {
     pub(crate) free_at_death: FreeAtDeath,
 }
 
-impl HoldArgs {
+impl DeathArgs {
     /// Whether a death frees the lock.
-    pub(crate) fn frees(&self) -> bool {
+    pub(crate) fn frees(self) -> bool {
         self.free_at_death == FreeAtDeath::Yes
     }
 }
 
-/// What becomes of the lock if `tenure` is killed.
+/// Its answers.
 #[derive(ValueEnum, Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) enum FreeAtDeath {
     #[default]
@@ -295,16 +302,8 @@ pub(crate) struct Lead {
     /// Stop the command after this long, and campaign again: another host leads next, if one waits
     #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) max_hold: Option<Duration>,
-    /// If tenure is killed, free the lock as soon as all that the command started has ended, or leave it to the ttl
-    #[arg(
-        long,
-        value_name = "yes|no",
-        value_enum,
-        hide_possible_values = true,
-        default_value_t,
-        help_heading = "Lease"
-    )]
-    pub(crate) free_at_death: FreeAtDeath,
+    #[command(flatten)]
+    pub(crate) death: DeathArgs,
     /// A line for `sh -c` that says whether the leader works: if it fails, the command is stopped, and this host campaigns
     /// again
     #[arg(long, value_name = "CMD", help_heading = "Health")]

@@ -189,7 +189,7 @@ impl Standing {
     /// was sent to itself.
     fn pass_on(&mut self, signal: i32) {
         let is_stop = signal == Signal::SIGTSTP as i32;
-        // Without a shell nobody could continue a worker that waits for the lock.
+        // Without a shell no process could continue a worker that waits for the lock.
         if is_stop && self.held.is_none() && processes::are_orphaned() {
             return;
         }

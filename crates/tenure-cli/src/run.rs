@@ -210,7 +210,7 @@ impl<'a> Started<'a> {
             guard.iter(),
             ttl,
             linger,
-            task.hold.frees() && task.is_owner_drawn,
+            task.hold.death.frees() && task.is_owner_drawn,
         )));
         let stopping = Stopping::within(task.hold.grace, ttl);
         let turn = None;
@@ -475,7 +475,7 @@ impl LockedCommand<'_> {
             Ok(code)
                 if signals.is_orphaned()
                     && self.task.hold.linger.is_none()
-                    && (!self.task.hold.frees() || !daemons.is_empty() || !sees_all) =>
+                    && (!self.task.hold.death.frees() || !daemons.is_empty() || !sees_all) =>
             {
                 self.guard.detach();
                 Ok(CommandEnd::Ended(code))
@@ -907,8 +907,8 @@ impl From<&Attach> for Task {
 
 impl From<&Lead> for Task {
     fn from(args: &Lead) -> Self {
-        let Lead { ttl, grace, max_hold, free_at_death, command, health_every, .. } = *args;
-        let hold = HoldArgs { grace, max_hold, free_at_death, ..HoldArgs::default() };
+        let Lead { ttl, grace, max_hold, death, command, health_every, .. } = *args;
+        let hold = HoldArgs { grace, max_hold, death, ..HoldArgs::default() };
         let health = args.health.clone().map(|line| (line, health_every));
         Self {
             ttl,

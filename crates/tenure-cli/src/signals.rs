@@ -367,7 +367,7 @@ fn read_ignored() {
     let _ = IGNORED.set(mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0));
 }
 
-/// The same two of the front, for its worker, which was started with other ones.
+/// The ignored signals and the mask of the front: its worker was started with others.
 static OF_THE_FRONT: OnceLock<(u64, SigSet)> = OnceLock::new();
 
 /// What the worker of a front takes over.

@@ -101,56 +101,48 @@ fn is_kept(stage: &Stage, waiter: Process) {
     drop(waiter);
 }
 
-/// L1: what left the session may still work, and is not stopped; so the ttl decides.
-#[test]
-fn a_daemon_of_the_command_keeps_the_lock() {
+/// Kills the front of one holder with these flags, and the worker of another. `judge` sees each when its command has ended.
+fn after_each_death(flags: &[&str], command: &str, judge: impl Fn(&Stage, Process)) {
     for is_front in [true, false] {
         let stage = Stage::new();
-        let (mut holder, waiter) = held(&stage, &[], &format!("setsid -f sh -c '{BEAT}' daemon; {BEAT}"));
-        stage.beats("daemon");
+        let (mut holder, waiter) = held(&stage, flags, command);
         match is_front {
             true => holder.kill_front(),
             false => kill(holder.worker(), Signal::SIGKILL).unwrap(),
         }
         stage.dies("pid.first");
-        is_kept(&stage, waiter);
-        assert!(is_alive(stage.number("pid.daemon")));
-        let _ = kill(Pid::from_raw(stage.number("pid.daemon")), Signal::SIGKILL);
+        judge(&stage, waiter);
     }
 }
 
-/// Whoever does not want it keeps the pause of a ttl.
+/// L1: what left the session may still work, and is not stopped; so the ttl decides.
+#[test]
+fn a_daemon_of_the_command_keeps_the_lock() {
+    let is_there = "until [ -s pid.daemon ]; do sleep 0.02; done";
+    let command = format!("setsid -f sh -c '{BEAT}' daemon; {is_there}; {BEAT}");
+    after_each_death(&[], &command, |stage, waiter| {
+        is_kept(stage, waiter);
+        let daemon = stage.number("pid.daemon");
+        assert!(is_alive(daemon));
+        kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
+    });
+}
+
+/// A user can choose the pause of a ttl.
 #[test]
 fn with_free_at_death_no_only_the_ttl_ends_the_lease() {
-    for is_front in [true, false] {
-        let stage = Stage::new();
-        let (mut holder, waiter) = held(&stage, &["--free-at-death", "no"], BEAT);
-        match is_front {
-            true => holder.kill_front(),
-            false => kill(holder.worker(), Signal::SIGKILL).unwrap(),
-        }
-        stage.dies("pid.first");
-        is_kept(&stage, waiter);
-    }
+    after_each_death(&["--free-at-death", "no"], BEAT, is_kept);
 }
 
 /// Death is no good end: what the command began elsewhere has its time.
 #[test]
 fn linger_holds_though_tenure_is_killed() {
-    for is_front in [true, false] {
-        let stage = Stage::new();
-        let (mut holder, waiter) = held(&stage, &["--linger", "90s"], BEAT);
-        match is_front {
-            true => holder.kill_front(),
-            false => kill(holder.worker(), Signal::SIGKILL).unwrap(),
-        }
-        stage.dies("pid.first");
+    after_each_death(&["--linger", "90s"], BEAT, |stage, _waiter| {
         eventually("the lease is renewed for as long as that", PATIENCE, || {
             let left = stage.show("job")["holders"][0]["expires_in_ms"].as_u64()?;
             (left > 31_000).then_some(())
         });
-        drop(waiter);
-    }
+    });
 }
 
 /// A front that is stopped holds nothing up, and one whose worker is stopped frees nothing: a stop is no death.

@@ -27,7 +27,7 @@ pub struct Setup {
     pub program: PathBuf,
     /// The command `tenure`, where it was found.
     pub tenure: Option<PathBuf>,
-    /// The Redis of `--url`, for the scenes that need only keys.
+    /// The Redis of `--url`: scenes that use nothing but keys are played on it.
     pub url: Option<String>,
     /// The fault comes as in the scene. Otherwise nothing goes wrong, and no harm may be done.
     pub has_fault: bool,
