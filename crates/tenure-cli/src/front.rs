@@ -261,7 +261,7 @@ impl Standing {
             let line: Vec<u8> = self.heard.drain(..=end).collect();
             match serde_json::from_slice(&line) {
                 Ok(Message::Listens) => self.listens = true,
-                Ok(Message::Holds(held)) => self.held = Some(held).filter(|held| !held.leases.is_empty()),
+                Ok(Message::Holds(held)) => self.held = held,
                 Ok(Message::Supervisor(text)) => supervisor::say(&text),
                 Ok(Message::Ends(dies)) => self.ends = Some(dies),
                 Err(error) => tracing::debug!(%error, "a message of the worker cannot be read"),

@@ -206,12 +206,12 @@ impl<'a> Started<'a> {
         let release = Release { locks: &self.locks, name, place, quiet, is_verbose, ttl };
         let (task, waited, every) = (self.task, self.waited, self.every.as_ref());
         let linger = task.hold.linger.map(Timing::ttl);
-        worker::tell(&Message::Holds(Held::new(
+        worker::tell(&Message::Holds(Some(Held::new(
             guard.iter(),
             ttl,
             linger,
             task.hold.death.frees() && task.is_owner_drawn,
-        )));
+        ))));
         let stopping = Stopping::within(task.hold.grace, ttl);
         let turn = None;
         let mut held = LockedCommand {
@@ -243,7 +243,7 @@ impl<'a> Started<'a> {
                 Err(stop)
             }
         };
-        worker::tell(&Message::Holds(Held::nothing()));
+        worker::tell(&Message::Holds(None));
         ended
     }
 }

@@ -22,8 +22,8 @@ use tenure::Lease;
 pub(crate) enum Message {
     /// Signals are handled from now on.
     Listens,
-    /// These leases are held from now on, instead of those before.
-    Holds(Held),
+    /// These leases are held from now on, instead of those before; or none.
+    Holds(Option<Held>),
     /// For the supervisor of the service, which listens to the process that it has started.
     Supervisor(String),
     /// The worker ends by itself; the front dies by this signal, if there is one (`true`: and its group).
@@ -43,11 +43,6 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// None are held any more.
-    pub(crate) fn nothing() -> Self {
-        Self { leases: Vec::new(), ttl: Duration::ZERO, linger: None, frees: false }
-    }
-
     pub(crate) fn new<'l>(
         leases: impl Iterator<Item = &'l Lease>,
         ttl: Duration,
