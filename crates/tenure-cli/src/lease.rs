@@ -15,6 +15,7 @@ use crate::{
     args::{Attach, Global, LockArgs, Renew, Unlock},
     exit::{self, Stop, chain},
     nested::{self, Nesting},
+    release::left_to_ttl,
     run::{CommandEnd, LockNames, Started, Task},
     signals::{Signals, unhandled},
     store, text, view,
@@ -41,7 +42,7 @@ pub(crate) async fn lock(global: &Global, args: LockArgs) -> Result<u8, Stop> {
     if let Nesting::Never(stop) = nested::nesting(global, &locks, claim, signals.asked_to_end()).await? {
         return Err(stop);
     }
-    let lock = locks.mutex(name).ttl(args.ttl.ttl()).label(caller());
+    let lock = locks.mutex(name).ttl(args.ttl.ttl()).label(caller()).free_at_death(false);
     let lock = if let Some(owner) = args.owner { lock.owner(owner) } else { lock };
     let waiting = LockWait::new(global, &locks, name, args.conflict_exit_code);
     let guard = waiting.acquire(lock, Budget::new(args.wait), &mut signals).await?;
@@ -55,7 +56,7 @@ pub(crate) async fn lock(global: &Global, args: LockArgs) -> Result<u8, Stop> {
         let fate = if is_back { "the lock was released" } else { "the lock is free after its ttl" };
         return Err(Stop::internal(format!("{name}: cannot print the owner: {error}; {fate}")));
     }
-    guard.detach();
+    left_to_ttl([guard].into_iter().collect()).await;
     all_have_heard(&locks, signals.asked_to_end()).await;
     // The caller knows the owner, and an earlier answer may have granted it this lease: it is not released.
     printed.map(|()| 0).map_err(|error| {

@@ -42,6 +42,11 @@ pub(crate) struct Release<'a> {
     pub(crate) ttl: Duration,
 }
 
+/// The leases, which last for their ttl.
+pub(crate) async fn left_to_ttl(guard: Guards) -> Vec<Detached> {
+    guard.detach().await.expect("BUG: no lease of the command ends with its process")
+}
+
 impl Release<'_> {
     /// The lease was lost, or could not be renewed: a store that answers immediately receives the release. Prints
     /// nothing.
@@ -53,7 +58,7 @@ impl Release<'_> {
     /// Keeps the locks for this long instead, or for what is left of their leases: one last renewal, so that no process of ours
     /// is needed for it.
     pub(crate) async fn lingering(self, guard: Guards, linger: Duration, signals: &Signals) {
-        let leases = guard.detach();
+        let leases = left_to_ttl(guard).await;
         let patience = if signals.is_insisted() { LEAVE_PATIENCE } else { PATIENCE };
         let each = leases.iter().map(async |lease| {
             loop {
@@ -99,7 +104,7 @@ impl Release<'_> {
             return None;
         }
         // By their owners, because the release of a guard does not return the answer to its second request.
-        let leases = guard.detach();
+        let leases = left_to_ttl(guard).await;
         let (began, is_said, patience) = (TokioHost.now(), Cell::new(false), left.min(PATIENCE));
         let notice = || {
             is_said.set(true);

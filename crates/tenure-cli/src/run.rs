@@ -19,7 +19,7 @@ use crate::{
     health::Health,
     nested::{self, Nesting},
     processes::Scope,
-    release::Release,
+    release::{Release, left_to_ttl},
     signals::Signals,
     store,
     supervisor::Supervisor,
@@ -477,7 +477,7 @@ impl LockedCommand<'_> {
                     && self.task.hold.linger.is_none()
                     && (!self.task.hold.death.frees() || !daemons.is_empty() || !sees_all) =>
             {
-                self.guard.detach();
+                left_to_ttl(self.guard).await;
                 Ok(CommandEnd::Ended(code))
             }
             Ok(code) => self.finish((code, started), since, signals).await,
@@ -492,7 +492,7 @@ impl LockedCommand<'_> {
                     self.release.lingering(self.guard, linger.ttl(), signals).await;
                 } else if !daemons.is_empty() {
                     // The daemons still run, so only the ttl ends the lease.
-                    self.guard.detach();
+                    left_to_ttl(self.guard).await;
                 } else if is_planned {
                     // Validity ends with it; the lease on the store lasts longer.
                     let left = self.release.ttl;
@@ -842,7 +842,8 @@ impl Task {
 
     /// The lock under which it runs, with its settings.
     fn set(&self, lock: Lock, stopping: Stopping) -> Lock {
-        let lock = lock.label(self.label());
+        // The command may go on when this process has ended. The front frees the lock when both have.
+        let lock = lock.label(self.label()).free_at_death(false);
         let lock = if let Some(ttl) = self.ttl { lock.ttl(ttl.ttl()) } else { lock };
         match self.hold.max_hold {
             // The limit of the command; the time to stop it comes on top.

@@ -233,6 +233,9 @@ pub struct Claim {
     pub wait: WaitMode,
     /// Whether an answer is still wanted.
     pub asker: Asker,
+    /// The lease may be freed as soon as this process has ended, where the store
+    /// [knows that](Promises::free_at_death).
+    pub ends_with_process: bool,
 }
 
 impl Claim {
@@ -240,7 +243,8 @@ impl Claim {
     pub fn new(name: LockName, owner: OwnerId, mode: Mode, ttl: Duration) -> Self {
         static UNNAMED: LazyLock<Arc<Label>> = LazyLock::new(Arc::default);
         let label = UNNAMED.clone();
-        Self { name, owner, mode, ttl, label, block: 1, wait: WaitMode::No, asker: Asker::default() }
+        let (wait, asker) = (WaitMode::No, Asker::default());
+        Self { name, owner, mode, ttl, label, block: 1, wait, asker, ends_with_process: false }
     }
 
     /// The same for another lock.
@@ -289,6 +293,12 @@ impl Claim {
     #[must_use]
     pub fn with_asker(self, asker: Asker) -> Self {
         Self { asker, ..self }
+    }
+
+    /// The same for a lease that may be freed as soon as this process has ended.
+    #[must_use]
+    pub fn ending_with_process(self, ends_with_process: bool) -> Self {
+        Self { ends_with_process, ..self }
     }
 }
 
@@ -388,12 +398,21 @@ pub struct Grant {
     pub block: u32,
     /// The length of the lease, counted by the server from its answer.
     pub ttl: Duration,
+    /// As the [claim](Claim::ends_with_process). A renewal without it makes the lease last for its ttl, even if the
+    /// process that acquired it has ended.
+    pub ends_with_process: bool,
 }
 
 impl Grant {
-    /// A lease with one token.
+    /// A lease with one token, for its ttl.
     pub fn new(name: LockName, owner: OwnerId, token: FencingToken, ttl: Duration) -> Self {
-        Self { name, owner, token, block: 1, ttl }
+        Self { name, owner, token, block: 1, ttl, ends_with_process: false }
+    }
+
+    /// The same for a lease that may be freed as soon as this process has ended.
+    #[must_use]
+    pub fn ending_with_process(self, ends_with_process: bool) -> Self {
+        Self { ends_with_process, ..self }
     }
 
     /// The same for another lock.

@@ -119,6 +119,9 @@ pub struct Promises {
     pub reach: &'static str,
     /// What ends a grant that is not released.
     pub end: EndOfGrant,
+    /// A lease can be freed as soon as the process that holds it has ended, because waiters see that process. False:
+    /// such a lease lasts for the rest of its ttl, or of its session.
+    pub free_at_death: bool,
     /// The caller may choose the owner of a claim. Then another process can repeat the claim after a lost answer
     /// and is granted the same lease. False where a lease ends with its process, or where a vote may need a new
     /// owner.
@@ -162,6 +165,7 @@ impl Promises {
             fail_over: None,
             reach: "one process",
             end: EndOfGrant::Session,
+            free_at_death: false,
             chosen_owner: false,
             wake: WakeSupport::Polled(Duration::from_secs(2)),
             places: None,

@@ -75,6 +75,7 @@ impl Ledger {
                 token: None,
                 since_ms: millis(now.wall),
                 label: (*claim.label).clone(),
+                process: None,
             });
             let answer = self.enter(self.holders.len() - 1, minted, now, claim);
             return Ok(Change { answer, wakes, changed: true });
@@ -145,6 +146,38 @@ impl Ledger {
         Change { answer: Released::Released, wakes, changed: true }
     }
 
+    /// Makes the lease of this owner end with this process, or with its ttl only.
+    pub fn tie(&mut self, owner: OwnerId, process: Option<&str>) {
+        if let Some(holder) = self.holders.iter_mut().find(|h| h.owner == owner) {
+            holder.process = process.map(str::to_owned);
+        }
+    }
+
+    /// The processes without which a lease ends.
+    pub fn processes(&self) -> impl Iterator<Item = &str> {
+        self.holders.iter().filter_map(|h| h.process.as_deref())
+    }
+
+    /// Ends the leases of the processes that have ended; a hand-off follows. Call this before a verb.
+    // L8, A11.
+    pub fn end_dead(&mut self, now: Moment, rules: &Rules, is_dead: impl Fn(&str) -> bool) -> Change<usize> {
+        let mut wakes = WakeList::new();
+        let ended = self.remove_dead(is_dead);
+        if ended > 0 {
+            // Before the hand-off: an expired place must not get it.
+            self.remove_expired(now);
+            self.hand_on(now, rules, &mut wakes);
+        }
+        Change { answer: ended, wakes, changed: ended > 0 }
+    }
+
+    /// Removes the leases of the processes that have ended, for a view; returns how many.
+    pub fn remove_dead(&mut self, is_dead: impl Fn(&str) -> bool) -> usize {
+        let before = self.holders.len();
+        self.holders.retain(|h| !h.process.as_deref().is_some_and(&is_dead));
+        before - self.holders.len()
+    }
+
     /// Stores a memo with the lock, in place of an earlier one, with the time of `dated`. See the contract of `Backend::note`.
     // L4.
     pub fn note(
@@ -213,15 +246,19 @@ impl Ledger {
     /// Removes expired entries and hands the lock on if that made room. Every verb starts with this; true if
     /// anything changed.
     fn settle(&mut self, now: Moment, rules: &Rules, wakes: &mut WakeList) -> bool {
-        let before = self.holders.len() + self.queue.len();
-        let live = |ends_us: u64| ends_us > micros(now.boot);
-        self.holders.retain(|h| live(h.ends_us));
-        self.queue.retain(|p| live(p.ends_us));
-        let changed = self.holders.len() + self.queue.len() != before;
+        let changed = self.remove_expired(now);
         if changed {
             self.hand_on(now, rules, wakes);
         }
         self.memo.take_if(|memo| memo.is_over(now)).is_some() || changed
+    }
+
+    fn remove_expired(&mut self, now: Moment) -> bool {
+        let before = self.holders.len() + self.queue.len();
+        let live = |ends_us: u64| ends_us > micros(now.boot);
+        self.holders.retain(|h| live(h.ends_us));
+        self.queue.retain(|p| live(p.ends_us));
+        self.holders.len() + self.queue.len() != before
     }
 
     /// Makes all waiters at the front that fit together holders for the claim ttl; notifies them and the first
@@ -255,6 +292,7 @@ impl Ledger {
                 token: None,
                 since_ms: millis(now.wall),
                 label: place.label,
+                process: None,
             });
         }
     }
@@ -289,7 +327,8 @@ impl Ledger {
         let holder = &mut self.holders[at];
         holder.ends_us = holder.ends_us.max(micros(now.boot.saturating_add(claim.ttl)));
         holder.token = Some(token.get() + u64::from(block) - 1);
-        ClaimAnswer::Granted(Grant::new(claim.name.clone(), claim.owner, token, claim.ttl).with_block(block))
+        let grant = Grant::new(claim.name.clone(), claim.owner, token, claim.ttl).with_block(block);
+        ClaimAnswer::Granted(grant.ending_with_process(claim.ends_with_process))
     }
 
     /// The number of places with a turn in front of the place `at`, or in the whole queue (L7).
@@ -611,6 +650,9 @@ struct Holder {
     token: Option<u64>,
     since_ms: u64,
     label: Label,
+    /// The process without which the lease ends. The store writes and reads it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    process: Option<String>,
 }
 
 impl Holder {

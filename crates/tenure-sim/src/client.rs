@@ -43,6 +43,8 @@ pub(crate) struct Habits {
     pub(crate) idle: Option<Duration>,
     /// Asks for several locks together, or for one of several.
     pub(crate) several: bool,
+    /// Leaves some leases to another process, which works under them until they expire.
+    pub(crate) detaches: bool,
     /// So many holds in a thousand may last longer than the ttl.
     pub(crate) long: u64,
     /// How many acquisitions in a thousand the program gives up half-way.
@@ -220,6 +222,9 @@ impl Program {
             return;
         }
         let guard = tenure.guard.take().expect("BUG: it was there");
+        if self.habits.detaches && !is_healed && self.chance.per_mille(100) {
+            return self.detach(grant, guard).await;
+        }
         world.disbelieve(grant, Leaving::Released);
         let guard = Arc::try_unwrap(guard).expect("BUG: nobody else keeps a guard");
         let answer = match guard.release().await {
@@ -228,6 +233,16 @@ impl Program {
             Err(_) => ReleaseAnswer::Unknown,
         };
         world.note(What::Answered { grant, answer });
+    }
+
+    /// Another process works under the lease from then on, for as long as this one has known that it lasts. Until the answer
+    /// it is this process that treats it as held.
+    async fn detach(&mut self, grant: GrantId, guard: Arc<Guard>) {
+        let guard = Arc::try_unwrap(guard).expect("BUG: nobody else keeps a guard");
+        match guard.detach().await {
+            Ok(_) => self.world.pass_to_another(grant),
+            Err(_) => self.world.disbelieve(grant, Leaving::Dropped),
+        }
     }
 
     /// Checks the guard now and then, and writes if it is held, until the time has passed or the lease is lost.

@@ -68,6 +68,8 @@ pub enum Leaving {
     Dropped,
     /// It was killed.
     Killed,
+    /// It was left to another process, and has expired there.
+    Expired,
 }
 
 /// The answer to a release.

@@ -66,6 +66,9 @@ pub enum PlanKind {
     /// Another clock than that of the server that writes answers readings, ahead of it or behind: a proxy sends them to a
     /// replica. Over a bad network. Only cells are read before they are written.
     Split,
+    /// Processes are killed often, and stopped; a store that sees them frees what the dead ones held. Programs detach from
+    /// leases, and others work under them.
+    Deaths,
 }
 
 impl PlanKind {
@@ -93,6 +96,7 @@ impl PlanKind {
         Self::Hot,
         Self::Rollout,
         Self::Split,
+        Self::Deaths,
     ];
 
     /// The assumption of docs/evidence/laws.md that it breaks on purpose.
@@ -190,6 +194,10 @@ impl Planner<'_> {
             PlanKind::Network | PlanKind::Blocks | PlanKind::Drift => self.network(),
             PlanKind::Crossing => self.crossings(),
             PlanKind::Pauses => self.pauses(),
+            PlanKind::Deaths => {
+                self.pauses();
+                self.some(20, 60, Self::kill);
+            }
             PlanKind::Crowds | PlanKind::Several | PlanKind::Jobs => {
                 self.network();
                 self.pauses();
@@ -275,15 +283,17 @@ impl Planner<'_> {
 
     fn pauses(&mut self) {
         self.stops();
-        self.some(1, 5, |planner, at| {
-            let (machine, back_after) = (planner.machine(), planner.chance.between(10_000, 10 * SECOND));
-            planner.faults.push((at, Fault::Kill { machine, back_after }));
-        });
+        self.some(1, 5, Self::kill);
         self.some(0, 4, |planner, at| {
             let (machine, by) = (planner.machine(), planner.chance.between(0, 20 * SECOND));
             let by = i64::try_from(by).unwrap_or(0) - 10_000_000;
             planner.faults.push((at, Fault::StepClient { machine, by }));
         });
+    }
+
+    fn kill(&mut self, at: Micros) {
+        let (machine, back_after) = (self.machine(), self.chance.between(10_000, 10 * SECOND));
+        self.faults.push((at, Fault::Kill { machine, back_after }));
     }
 
     fn stops(&mut self) {

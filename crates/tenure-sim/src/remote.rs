@@ -28,6 +28,7 @@ pub(crate) struct Remote {
     machine: Machine,
     address: usize,
     kind: Kind,
+    sees_deaths: bool,
     terms: Terms,
     /// The runs that this process has met at its address.
     seen: Arc<Mutex<Seen>>,
@@ -132,10 +133,26 @@ impl Remote {
         terms: Terms,
         served: Option<Duration>,
     ) -> Self {
-        let kind = locked(&world.nodes[address]).kind;
+        let (kind, sees_deaths) = {
+            let node = locked(&world.nodes[address]);
+            (node.kind, node.dead.is_some())
+        };
         let seen = Arc::new(Mutex::new(Seen { served, ..Seen::default() }));
         let (known, listeners, session, looking) = Default::default();
-        Self { world, host, machine, address, kind, terms, seen, known, listeners, session, looking }
+        Self {
+            world,
+            host,
+            machine,
+            address,
+            kind,
+            sees_deaths,
+            terms,
+            seen,
+            known,
+            listeners,
+            session,
+            looking,
+        }
     }
 
     fn sharing(&self) -> Self {
@@ -365,6 +382,7 @@ impl Backend for Remote {
         promises.fail_over = Some(Restart::WaitedFor);
         promises.reach = "one world";
         promises.end = EndOfGrant::Ttl;
+        promises.free_at_death = self.sees_deaths;
         promises.wake = WakeSupport::Pushed;
         promises.memo = Memos::Kept;
         promises.max_ttl = self.terms.max_ttl;

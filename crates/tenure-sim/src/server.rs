@@ -1,10 +1,14 @@
 //! `Node`: a simulated server. The state of its locks is the product's ledger, its guard the product's rule.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tenure_core::{
     Audience, Claim, ClaimAnswer, FencingToken, Grant, LockName, LockView, Memo, Moment, Noted, OwnerId,
-    Raised, Released, Renewal,
+    ProcessId, Raised, Released, Renewal,
 };
 use tenure_ledger::{Change, Floor, Ledger, Rules};
 use tenure_redis::ServerRecord;
@@ -100,6 +104,8 @@ pub(crate) struct Node {
     pub(crate) is_away: bool,
     pub(crate) next_id: u64,
     pub(crate) strangers: Strangers,
+    /// The processes that were killed, if this server sees that.
+    pub(crate) dead: Option<BTreeSet<String>>,
 }
 
 /// What a client asks of a server.
@@ -220,6 +226,7 @@ impl Node {
             return Reply::ReadOnly;
         }
         let at = self.moment(now);
+        self.end_dead(at, effects);
         match request {
             Request::Check(look) => self.check(now, look),
             Request::Identity => Reply::Identity(self.life.run),
@@ -273,6 +280,25 @@ impl Node {
         effects.events.push(What::Served { node: self.id, lock: lock_id(name), owner, did, again: false });
     }
 
+    /// Frees what the dead have held.
+    fn end_dead(&mut self, at: Moment, effects: &mut Effects) {
+        let rules = self.rules();
+        let Some(dead) = &self.dead else { return };
+        for ledger in self.data.locks.values_mut() {
+            effects.wakes.extend(ledger.end_dead(at, &rules, |mark| dead.contains(mark)).wakes);
+        }
+    }
+
+    /// A process was killed, and waiters see it at this moment.
+    pub(crate) fn on_death(&mut self, now: Micros, process: ProcessId) -> Effects {
+        let (at, mut effects) = (self.moment(now), Effects::default());
+        if let Some(dead) = &mut self.dead {
+            dead.insert(process.to_string());
+            self.end_dead(at, &mut effects);
+        }
+        effects
+    }
+
     fn may_grant(&self, gate: &str) -> bool {
         self.kind == Kind::Store || self.data.open.as_deref() == Some(gate)
     }
@@ -289,6 +315,10 @@ impl Node {
         let Ok(Change { answer, wakes, .. }) = self.ledger(&claim.name).claim(at, &rules, claim) else {
             return Reply::QueueFull;
         };
+        if matches!(answer, ClaimAnswer::Granted(_)) {
+            let mark = claim.ends_with_process.then(|| claim.owner.process().to_string());
+            self.ledger(&claim.name).tie(claim.owner, mark.as_deref());
+        }
         effects.wakes.extend(wakes);
         let did = match &answer {
             ClaimAnswer::Granted(grant) => {
@@ -311,7 +341,13 @@ impl Node {
     fn renew(&mut self, at: Moment, grant: &Grant, effects: &mut Effects) -> Renewal {
         let (owner, ttl) = (grant.owner, grant.ttl);
         let was_there = self.holders(at, &grant.name).iter().any(|(holder, _)| *holder == owner.to_string());
-        let answer = self.step(at, &grant.name, owner, effects, |l, r| l.renew(at, r, owner, ttl));
+        let answer = self.step(at, &grant.name, owner, effects, |l, r| {
+            let change = l.renew(at, r, owner, ttl);
+            if !grant.ends_with_process {
+                l.tie(owner, None);
+            }
+            change
+        });
         let is_renewed = answer == Renewal::Renewed;
         let did = if is_renewed && !was_there { Served::Recreated } else { Served::Renewed(is_renewed) };
         self.note(&grant.name, owner, did, effects);

@@ -10,7 +10,7 @@ use std::{
 };
 
 use tenure::{Guard, Guards, Lease, Leases};
-use tenure_core::{Grant, Notifier, OwnerId, ProcessId, locked};
+use tenure_core::{Audience, Grant, Notifier, OwnerId, ProcessId, locked};
 use tenure_redis::Predecessor;
 use tokio::sync::oneshot;
 
@@ -260,15 +260,19 @@ impl World {
             }
             self.note(event);
         }
-        for (audience, owner) in effects.wakes {
-            let passage = locked(&self.network).hint(now);
+        self.hint(address, effects.wakes);
+        Ok(reply)
+    }
+
+    fn hint(self: &Arc<Self>, address: usize, wakes: Vec<(Audience, OwnerId)>) {
+        for (audience, owner) in wakes {
+            let passage = locked(&self.network).hint(self.now());
             let Some(at) = passage else { continue };
             let world = self.clone();
             self.clockwork.at(at, move || {
                 world.notifier[address].notify(audience, owner);
             });
         }
-        Ok(reply)
     }
 
     /// From now on, `look` reads this guard after each step of its process, and notes what it reports.
@@ -292,6 +296,30 @@ impl World {
             believers.remove(at);
             drop(believers);
             self.note(What::Left { grant, how });
+        }
+    }
+
+    /// A process that is never killed treats the lease as held until the time that was reported last.
+    pub(crate) fn pass_to_another(self: &Arc<Self>, grant: GrantId) {
+        let mut believers = locked(&self.believers);
+        let Some(at) = believers.iter().position(|believer| believer.grant == grant) else { return };
+        let Believer { until, .. } = believers.remove(at);
+        drop(believers);
+        let world = self.clone();
+        self.clockwork.at(until.max(self.now()), move || {
+            world.note(What::Left { grant, how: Leaving::Expired });
+        });
+    }
+
+    /// The store's waiters see that this process has ended.
+    pub(crate) fn on_death(self: &Arc<Self>, process: ProcessId) {
+        let now = self.now();
+        for node in &self.nodes {
+            let (effects, address) = {
+                let mut node = locked(node);
+                (node.on_death(now, process), node.address)
+            };
+            self.hint(address, effects.wakes);
         }
     }
 

@@ -50,7 +50,7 @@ impl Sqlite {
     fn read<A>(
         &self,
         nothing: A,
-        read: impl FnOnce(&rusqlite::Connection, Moment) -> Result<A, RowError>,
+        read: impl FnOnce(&rusqlite::Connection, Moment, &dyn Fn(&str) -> bool) -> Result<A, RowError>,
     ) -> Result<A, BackendError> {
         let mut store = self.store();
         if !store.reach(false)? {
@@ -60,7 +60,7 @@ impl Sqlite {
         let conn = store.conn().expect("BUG: reached a line ago");
         let path = &self.config.path;
         let snapshot = conn.unchecked_transaction().map_err(|e| error::before_commit(path, e))?;
-        read(&snapshot, now).map_err(|e| error::row(path, e))
+        read(&snapshot, now, &|mark| store.is_dead(mark)).map_err(|e| error::row(path, e))
     }
 }
 
@@ -76,6 +76,7 @@ impl Backend for Sqlite {
         promises.fail_over = None;
         promises.reach = "one host";
         promises.end = EndOfGrant::Ttl;
+        promises.free_at_death = true;
         promises.chosen_owner = true;
         promises.wake = WakeSupport::Polled(Duration::from_millis(25));
         promises.memo = Memos::Kept;
@@ -143,18 +144,24 @@ impl Backend for Sqlite {
 
     async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
         let nothing = Ledger::new(0).view(name.clone(), Moment::default());
-        self.read(nothing, |conn, now| Ok(front::whole(conn, name)?.view(name.clone(), now)))
+        self.read(nothing, |conn, now, is_dead| {
+            let mut ledger = front::whole(conn, name)?;
+            ledger.remove_dead(is_dead);
+            Ok(ledger.view(name.clone(), now))
+        })
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
         let mut last = None;
-        let views = self.read(Vec::new(), |conn, now| {
+        let views = self.read(Vec::new(), |conn, now, is_dead| {
             let mut list = conn.prepare_cached(sql::LIST)?;
             let names = list.query_map([prefix], front::name)?;
             let mut views = Vec::new();
             for name in names {
                 let Some(Ok(name)) = name?.map(LockName::new) else { continue };
-                views.push(front::whole(conn, last.insert(name.clone()))?.view(name, now));
+                let mut ledger = front::whole(conn, last.insert(name.clone()))?;
+                ledger.remove_dead(is_dead);
+                views.push(ledger.view(name, now));
             }
             Ok(views)
         });
@@ -201,9 +208,14 @@ fn renew(store: &mut FileStore, grants: &[Grant]) -> Vec<Result<Renewal, Backend
     let answers = store.transact(false, Haste::Holder, |tx| {
         let mut longest = Duration::ZERO;
         let mut answers = Vec::with_capacity(grants.len());
-        for Grant { name, owner, ttl, .. } in grants {
-            let answer =
-                tx.step(name, None, |ledger, now, rules| Ok(ledger.renew(now, rules, *owner, *ttl)))?;
+        for Grant { name, owner, ttl, ends_with_process, .. } in grants {
+            let answer = tx.step(name, None, |ledger, now, rules| {
+                let change = ledger.renew(now, rules, *owner, *ttl);
+                if !ends_with_process {
+                    ledger.tie(*owner, None);
+                }
+                Ok(change)
+            })?;
             if answer == Renewal::Renewed {
                 longest = longest.max(*ttl);
             }

@@ -216,6 +216,11 @@ pub(crate) fn add_place(conn: &Connection, name: &str, place: &Place) -> rusqlit
     conn.prepare_cached(sql::ADD_PLACE)?.execute(row).map(drop)
 }
 
+/// A lock without its queue.
+pub(crate) fn holders(conn: &Connection, name: &LockName) -> Result<Ledger, RowError> {
+    LockRow::read(conn, name).map(|row| row.ledger)
+}
+
 /// A lock with its whole queue; `None` if it has no row.
 pub(crate) fn whole(conn: &Connection, name: &LockName) -> Result<Ledger, RowError> {
     let LockRow { ledger, .. } = LockRow::read(conn, name)?;

@@ -3,6 +3,7 @@
 mod backend;
 mod clock;
 mod config;
+mod death;
 mod diagnosis;
 mod error;
 mod file;

@@ -11,6 +11,8 @@
 //! A third lock shows which log and which shared memory this process has open: its offset is their number. If a newcomer
 //! finds another number there, the log was deleted or replaced under an open connection, by `rm` or `rsync`.
 //!
+//! A fourth lock shows that this process lives: its offset is the process id ([`crate::death`]).
+//!
 //! A fork shares the descriptions: the locks stay until parent and child have closed them. A command that is started gets
 //! none (`O_CLOEXEC`).
 
@@ -62,6 +64,12 @@ impl FileConnection {
 
     pub(crate) fn others(&self) -> Result<Others, BackendError> {
         self.anchor.others(&self.database)
+    }
+
+    /// Whether another process has this database open that has this id, or is a child of a fork of such a process. True if
+    /// that cannot be known.
+    pub(crate) fn is_open_in(&self, pid: u32) -> bool {
+        self.anchor.is_open_in(pid, &self.database)
     }
 
     /// Taken before a transaction that writes begins. Never waits; `None` while another transaction writes.
@@ -213,6 +221,13 @@ impl Anchor {
         })
     }
 
+    fn is_open_in(&self, pid: u32, path: &Path) -> bool {
+        self.with(|held| {
+            let Ok(Some(database)) = held.database(path) else { return true };
+            platform::locked(database, Range::process(pid)).map_or(true, |locked| locked.is_some())
+        })
+    }
+
     /// Takes the locks. The connection must have read something, so that SQLite has its log and its shared memory open.
     fn hold(&self, path: &Path) -> Result<LogFiles, BackendError> {
         self.with(|held| {
@@ -314,7 +329,8 @@ impl OpenDatabase {
         }
         let number = Range::number(log_files.number());
         let Some(database) = self.database(path)? else { return Ok(()) };
-        for range in [Range::SHARED, number] {
+        // Never unlocked, only closed: a child of a fork keeps this lock.
+        for range in [Range::SHARED, number, Range::process(std::process::id())] {
             platform::share(database, range).map_err(|e| cannot_lock(path, e))?;
         }
         let memory = self.memory.as_ref().expect("BUG: opened above");
@@ -435,6 +451,11 @@ impl Range {
         Self { start: NUMBERS.saturating_add_unsigned(place), length: 1 }
     }
 
+    /// The place of a process. Two processes in different namespaces of process ids may share one.
+    fn process(pid: u32) -> Self {
+        Self { start: PROCESSES + i64::from(pid), length: 1 }
+    }
+
     /// All places but this one.
     fn around(self) -> [Self; 2] {
         let behind = self.start + 1;
@@ -448,6 +469,8 @@ impl Range {
 /// Where numbers begin: SQLite locks no bytes at such offsets.
 const NUMBERS: i64 = 1 << 62;
 const COUNT: i64 = 1 << 61;
+/// Where process ids begin, below the numbers.
+const PROCESSES: i64 = 1 << 60;
 
 /// Locks on an open file description.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]

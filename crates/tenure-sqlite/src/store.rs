@@ -19,11 +19,12 @@ use tokio::sync::Notify;
 use crate::{
     clock::{LeaseClock, millis},
     config::Config,
+    death::Mark,
     error::{self, RowError},
     file::{FileId, FileState},
     front::{self, FAR, FIRST_LOOK, Front, LOOK_FURTHER, LedgerRow, LockQuery},
     guard::{self, GuardRecord},
-    link::{FolderLock, WriteLock},
+    link::{FileConnection, FolderLock, WriteLock},
     room,
     schema::{self, OpenFile},
     sql,
@@ -36,6 +37,8 @@ pub(crate) struct FileStore {
     pub(crate) config: Config,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) clock: LeaseClock,
+    /// Of this process; `None` where its end could not be seen.
+    mark: Option<Mark>,
     notifier: Notifier,
     open: Option<OpenFile>,
     /// The number of times a file was opened: hints of another file do not count.
@@ -53,14 +56,16 @@ pub(crate) struct FileStore {
 }
 
 impl FileStore {
-    fn new(config: Config, host: Arc<dyn Host>, notifier: Notifier) -> Self {
+    pub(crate) fn new(config: Config, host: Arc<dyn Host>, notifier: Notifier) -> Self {
         // Random, so that processes which make a single row each do their share of the sweeping.
         let mut chance = [0];
         host.random(&mut chance);
+        let clock = LeaseClock::new();
         Self {
             config,
             host,
-            clock: LeaseClock::new(),
+            mark: Mark::own(clock.id()),
+            clock,
             notifier,
             open: None,
             generation: 0,
@@ -96,6 +101,7 @@ impl FileStore {
         }
         let rules = self.config.rules;
         let keep = self.keeps_place_at(&rules);
+        let own = self.mark.clone();
         let seen = self.glance(|conn, now| {
             let look = LockQuery {
                 name: &claim.name,
@@ -106,6 +112,8 @@ impl FileStore {
             };
             let front = Front::read(conn, &look).ok()?;
             let mut after = front.ledger.clone();
+            let is_dead = |mark: &str| own.as_ref().is_some_and(|own| own.sees_end_of(mark, conn));
+            let _ = after.end_dead(now, &rules, is_dead);
             let answer = after.claim(now, &rules, claim).ok()?.answer;
             if matches!(answer, ClaimAnswer::Granted(_)) {
                 return Some(Err(Haste::Holder));
@@ -133,7 +141,14 @@ impl FileStore {
 
     /// Makes the claim, in a single statement or in a transaction.
     pub(crate) fn claim(&mut self, claim: &Claim, haste: Haste) -> Result<ClaimAnswer, BackendError> {
-        let verb = |ledger: &mut Ledger, now, rules: &Rules| ledger.claim(now, rules, claim);
+        let mark = self.mark.as_ref().filter(|_| claim.ends_with_process).map(Mark::to_string);
+        let verb = |ledger: &mut Ledger, now, rules: &Rules| {
+            let change = ledger.claim(now, rules, claim);
+            if matches!(&change, Ok(Change { answer: ClaimAnswer::Granted(_), .. })) {
+                ledger.tie(claim.owner, mark.as_deref());
+            }
+            change
+        };
         if let Some(answer) = self.at_once(&claim.name, Some(claim.ttl), verb)? {
             return Ok(answer);
         }
@@ -218,7 +233,7 @@ impl FileStore {
 
     /// Runs `read` on one snapshot of the file, and writes nothing. `None` if there is no file, or if nothing may be
     /// granted. Does not check whether the file was away in between: nothing is granted here.
-    fn glance<A>(&mut self, read: impl FnOnce(&Connection, Moment) -> Option<A>) -> Option<A> {
+    fn glance<A>(&mut self, read: impl FnOnce(&FileConnection, Moment) -> Option<A>) -> Option<A> {
         if !self.reach(false).is_ok_and(|is_there| is_there) {
             return None;
         }
@@ -414,6 +429,12 @@ impl FileStore {
         Ok(())
     }
 
+    /// Whether the process with this mark has ended, for certain.
+    pub(crate) fn is_dead(&self, mark: &str) -> bool {
+        let (Some(own), Some(open)) = (&self.mark, &self.open) else { return false };
+        own.sees_end_of(mark, &open.conn)
+    }
+
     /// For reading; `None` while no file is open.
     pub(crate) fn conn(&self) -> Option<&Connection> {
         self.open.as_ref().map(|open| &*open.conn)
@@ -512,19 +533,21 @@ impl Tx<'_> {
         loop {
             let front = Front::read(self.conn(), &look).map_err(|e| self.row_failed(e))?;
             let mut after = front.ledger.clone();
+            let dead = after.end_dead(self.now, &rules, |mark| self.store.is_dead(mark));
             let change = verb(&mut after, self.now, &rules);
             if !front.suffices(&after) {
                 look.places *= LOOK_FURTHER;
                 continue;
             }
             let change = change.map_err(|e| error::ledger(self.path(), e))?;
-            if change.changed {
+            let has_changed = change.changed || dead.changed;
+            if has_changed {
                 let edits = front.edits(after);
                 edits.write(self.conn(), name, self.now).map_err(|e| self.failed(e))?;
                 self.store.last.remember(name, edits.alone());
             }
-            self.wakes.extend(change.wakes);
-            if change.changed && !front.is_there {
+            self.wakes.extend(dead.wakes.into_iter().chain(change.wakes));
+            if has_changed && !front.is_there {
                 self.sweep_now_and_then()?;
                 self.must_have_room()?;
             }

@@ -15,7 +15,7 @@ use tenure_ledger::Rules;
 use tokio::sync::Notify;
 
 use crate::{
-    sql,
+    front, sql,
     store::{FileStore, Foremost, InUse},
     touch::Touches,
 };
@@ -110,6 +110,11 @@ impl PolledHints {
         let Ok(seen) = seen.and_then(|seen| self.read_hints(conn, &seen).map(|()| seen)) else {
             return self.pauses.lengthen(0);
         };
+        if let Some(place) = foremost.as_ref().filter(|place| place.ahead <= NEAR)
+            && has_dead_holder(&store, conn, place)
+        {
+            self.found.push_back(WakeEvent::Owner(place.owner));
+        }
         if !self.found.is_empty() {
             return self.pauses.begin();
         }
@@ -236,6 +241,12 @@ async fn touched(touches: &mut Option<Touches>) {
         Some(touches) => touches.next().await,
         None => std::future::pending().await,
     }
+}
+
+/// Whether a process has ended without which the lease of a holder ends. Then the claim of any waiter ends that lease.
+fn has_dead_holder(store: &FileStore, conn: &Connection, place: &Foremost) -> bool {
+    // An error is reported by the waiter's claim.
+    front::holders(conn, &place.name).is_ok_and(|ledger| ledger.processes().any(|mark| store.is_dead(mark)))
 }
 
 /// What one statement reads. A poll takes one lock of SQLite's, reads a page or two of a table and of a queue, and releases

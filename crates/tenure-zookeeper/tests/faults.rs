@@ -315,7 +315,7 @@ async fn a_lease_that_nobody_renews_ends_with_its_ttl() {
     let guard = soon("it holds", locks.mutex("job").ttl(TTL).acquire()).await.unwrap();
     let held = Instant::now();
     // Nobody renews it from here on.
-    let left = guard.detach();
+    let left = guard.detach().await.unwrap();
     let (owner, token) = (left.owner(), left.token().unwrap());
     let next = soon("the next one enters", locks.mutex("job").ttl(TTL).acquire()).await.unwrap();
     let took = held.elapsed();
@@ -332,7 +332,7 @@ async fn a_process_that_goes_takes_its_nodes_with_it() {
     let locks = locker(&server.url("")).await;
     let guard = soon("it holds", locks.mutex("job").acquire()).await.unwrap();
     assert_eq!(contenders(&client, "/tenure/job").await.len(), 1);
-    guard.detach();
+    guard.detach().await.unwrap();
     drop(locks);
     let gone = Instant::now();
     until("its node is gone", async || contenders(&client, "/tenure/job").await.is_empty()).await;

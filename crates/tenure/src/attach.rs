@@ -39,7 +39,7 @@ impl Lock {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let locks = tenure::connect("memory:").await?;
-    /// let left = locks.mutex("nightly").acquire().await?.detach();
+    /// let left = locks.mutex("nightly").acquire().await?.detach().await?;
     /// // In another process:
     /// let guard = locks.mutex("nightly").attach(left.owner()).await?;
     /// assert_eq!((guard.owner(), Some(guard.token())), (left.owner(), left.token()));

@@ -32,7 +32,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::{
     election::{Leader, Observed},
-    error::{AcquireError, ConfigError, HoldError, Lost, MemoError, ReleaseError},
+    error::{AcquireError, ConfigError, DetachError, HoldError, Lost, MemoError, ReleaseError},
     guard::held_until_its_release,
     host::TokioHost,
     once::{LastRun, RunOutcome, Turn},
@@ -383,7 +383,7 @@ impl Lock {
     ///
     /// ```
     /// let locks = tenure::blocking::connect("memory:")?;
-    /// let left = locks.mutex("nightly").acquire()?.detach();
+    /// let left = locks.mutex("nightly").acquire()?.detach()?;
     /// let guard = locks.mutex("nightly").attach(left.owner())?;
     /// assert_eq!(Some(guard.token()), left.token());
     /// guard.release()?;
@@ -413,8 +413,15 @@ impl Guard {
     }
 
     /// As [`Guard::detach`](crate::Guard::detach).
-    pub fn detach(self) -> Detached {
-        Blocking { inner: self.inner.detach(), runtime: self.runtime }
+    ///
+    /// # Errors
+    /// As [`Guard::detach`](crate::Guard::detach).
+    pub fn detach(self) -> Result<Detached, DetachError<Self>> {
+        let Self { inner, runtime } = self;
+        match runtime.block_on(inner.detach()) {
+            Ok(inner) => Ok(Blocking { inner, runtime }),
+            Err(error) => Err(error.map(|inner| Self { inner, runtime })),
+        }
     }
 }
 
@@ -434,9 +441,17 @@ impl Guards {
     }
 
     /// As [`Guards::detach`](crate::Guards::detach).
-    pub fn detach(self) -> Vec<Detached> {
+    ///
+    /// # Errors
+    /// As [`Guards::detach`](crate::Guards::detach).
+    pub fn detach(self) -> Result<Vec<Detached>, DetachError<Self>> {
         let Self { inner, runtime } = self;
-        inner.detach().into_iter().map(|inner| Blocking { inner, runtime: runtime.clone() }).collect()
+        match runtime.block_on(inner.detach()) {
+            Ok(all) => {
+                Ok(all.into_iter().map(|inner| Blocking { inner, runtime: runtime.clone() }).collect())
+            }
+            Err(error) => Err(error.map(|inner| Self { inner, runtime })),
+        }
     }
 }
 
@@ -614,8 +629,15 @@ impl Leadership {
     }
 
     /// As [`Leadership::detach`](crate::election::Leadership::detach).
-    pub fn detach(self) -> Detached {
-        Blocking { inner: self.inner.detach(), runtime: self.runtime }
+    ///
+    /// # Errors
+    /// As [`Leadership::detach`](crate::election::Leadership::detach).
+    pub fn detach(self) -> Result<Detached, DetachError<Self>> {
+        let Self { inner, runtime } = self;
+        match runtime.block_on(inner.detach()) {
+            Ok(inner) => Ok(Blocking { inner, runtime }),
+            Err(error) => Err(error.map(|inner| Self { inner, runtime })),
+        }
     }
 }
 

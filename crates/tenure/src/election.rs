@@ -21,7 +21,7 @@ use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use crate::{
     engine::{News, request::forked},
-    error::{AcquireError, ConfigError, MemoError, ReleaseError},
+    error::{AcquireError, ConfigError, DetachError, MemoError, ReleaseError},
     guard::{Guard, held_until_its_release},
     lease::Lease,
     lock::Lock,
@@ -233,8 +233,12 @@ impl Leadership {
     }
 
     /// Stops the renewals and leaves the lead to its ttl, as [`Guard::detach`].
-    pub fn detach(self) -> Detached {
-        self.guard.detach()
+    ///
+    /// # Errors
+    /// As [`Guard::detach`].
+    pub async fn detach(self) -> Result<Detached, DetachError<Self>> {
+        let Self { guard, term } = self;
+        guard.detach().await.map_err(|error| error.map(|guard| Self { guard, term }))
     }
 }
 

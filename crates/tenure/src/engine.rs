@@ -233,7 +233,8 @@ impl Engine {
         let (now, grant) = (self.host.now(), cell.grant());
         // OK to ignore, because the store may still have a lease that is lost here.
         let _ = cell.release(now);
-        self.keeper.reaper.linger(grant.clone().with_ttl(linger), now + grant.ttl);
+        let last = grant.clone().with_ttl(linger).ending_with_process(false);
+        self.keeper.reaper.linger(last, now + grant.ttl);
     }
 
     /// Does this on a thread of its own, so that it ends with no runtime of the program.

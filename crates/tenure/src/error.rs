@@ -267,6 +267,41 @@ pub enum ReleaseError {
     Unknown(#[source] BackendError),
 }
 
+/// Why a lease was not [detached](crate::Guard::detach): the store has not confirmed that it outlives this process. Its guard is
+/// in the error, and still holds it unless it was lost.
+#[derive(thiserror::Error)]
+#[error("the lease was not detached: the store has not confirmed that it outlives this process")]
+pub struct DetachError<G = crate::Guard> {
+    guard: G,
+    source: BackendError,
+}
+
+impl<G> DetachError<G> {
+    pub(crate) fn new(guard: G, source: BackendError) -> Self {
+        Self { guard, source }
+    }
+
+    pub(crate) fn map<H>(self, wrap: impl FnOnce(G) -> H) -> DetachError<H> {
+        DetachError { guard: wrap(self.guard), source: self.source }
+    }
+
+    /// The guard, to try again or to release it.
+    pub fn into_guard(self) -> G {
+        self.guard
+    }
+
+    /// The error of the store.
+    pub fn store_error(&self) -> &BackendError {
+        &self.source
+    }
+}
+
+impl<G> fmt::Debug for DetachError<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DetachError").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
 /// Why work under a lock has no result: the error of [`Lock::hold`](crate::Lock::hold) and
 /// [`RunOnce::run`](crate::once::RunOnce::run).
 #[derive(Debug, Clone, thiserror::Error)]

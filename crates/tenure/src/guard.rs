@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Deref, sync::Arc, time::Duration};
 
-use tenure_core::{FencingToken, Grant, Moment, Released};
+use tenure_core::{BackendError, ErrorKind, FencingToken, Grant, Moment, Outcome, Released, Renewal};
 use tracing::{Instrument, Span};
 
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
         hold::HoldCell,
         metrics::{HoldOutcome, ReleaseOutcome},
     },
-    error::{HoldError, Lost, ReleaseError},
+    error::{DetachError, HoldError, Lost, ReleaseError},
     lease::Lease,
     manual::Detached,
     verbs::{Held, Sealed},
@@ -140,7 +140,42 @@ impl Guard {
     /// [`manual`](crate::manual).
     ///
     /// A [`Lease`] that still exists follows the clock alone: it does not detect manual renewals or releases.
-    pub fn detach(mut self) -> Detached {
+    ///
+    /// # Timing
+    /// No request, unless the lease would [end with this process](crate::Lock::free_at_death). Then it is renewed once, which
+    /// may take ttl/3, but no less than 250 ms and no more than 5 s.
+    ///
+    /// # Errors
+    /// [`DetachError`] if that renewal fails, with the guard in it. Dropping the error drops the guard.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, so is the guard.
+    pub async fn detach(self) -> Result<Detached, DetachError> {
+        match self.outlive_process().await {
+            Ok(()) => Ok(self.leave()),
+            Err(error) => Err(DetachError::new(self, error)),
+        }
+    }
+
+    /// Makes the store keep the lease for its ttl, even if this process ends.
+    pub(crate) async fn outlive_process(&self) -> Result<(), BackendError> {
+        let grant = self.cell().grant();
+        // A fork holds nothing, and does not speak for its parent.
+        if !grant.ends_with_process || !self.cell().is_ours() {
+            return Ok(());
+        }
+        let last = grant.clone().ending_with_process(false);
+        match self.engine.renew_one(&last, self.cell().timing().request_timeout()).await? {
+            Renewal::Renewed => Ok(()),
+            Renewal::Gone => {
+                let message = "the lease was lost before it was detached";
+                let error = BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message);
+                Err(error.with("lock", self.name()))
+            }
+        }
+    }
+
+    pub(crate) fn leave(mut self) -> Detached {
         // The parent process keeps it, not a fork.
         if self.cell().is_ours() {
             self.engine.leave_to_ttl(self.cell());

@@ -89,7 +89,7 @@ mod verbs;
 mod watch;
 
 pub use connect::connect;
-pub use error::{AcquireError, ConfigError, HoldError, Loss, Lost, MemoError, ReleaseError};
+pub use error::{AcquireError, ConfigError, DetachError, HoldError, Loss, Lost, MemoError, ReleaseError};
 pub use guard::Guard;
 pub use lease::Lease;
 pub use lock::{Lock, RwLock};

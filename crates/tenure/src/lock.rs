@@ -118,6 +118,31 @@ impl Lock {
         self
     }
 
+    /// Whether the lock is free as soon as this process has ended, even by `kill -9`, and not only after the ttl. Default:
+    /// yes, on a store whose waiters [see](crate::backend::Promises::free_at_death) the process: SQLite on Linux. Elsewhere, and
+    /// where they cannot be sure that it has ended, the lock stays taken for the rest of its ttl.
+    ///
+    /// Say no for work that goes on without this process: in a process that it started, on another host. A lock that
+    /// [lingers](Self::linger), that has a [chosen owner](Self::owner), or that is
+    /// [detached](crate::Guard::detach) does so in any case.
+    ///
+    /// # Not promised
+    /// Only the end of this process is seen, with all of its threads. Processes that it started do not count, except
+    /// a fork that has not called `exec`. A process that was restored from a checkpoint has ended before.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let guard = locks.mutex("render").free_at_death(false).acquire().await?;
+    /// # guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn free_at_death(mut self, free_at_death: bool) -> Self {
+        self.options.free_at_death = free_at_death;
+        self
+    }
+
     /// The longest wait for the lock. Default: no limit. Zero asks once. After the limit, an acquisition fails
     /// with [`AcquireError::TimedOut`], which names the holder; it then holds nothing and has no place in the
     /// queue. This does not limit the work under the lock: see [`max_hold`](Self::max_hold).

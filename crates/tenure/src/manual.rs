@@ -9,7 +9,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let locks = tenure::connect("memory:").await?;
-//! let left = locks.mutex("nightly").acquire().await?.detach();
+//! let left = locks.mutex("nightly").acquire().await?.detach().await?;
 //! let written = left.owner().to_string();
 //!
 //! // In another process, which has read what was written:

@@ -45,6 +45,8 @@ pub(crate) struct Options {
     pub(crate) idle: Option<Duration>,
     /// `None`: a new one for every claim.
     pub(crate) owner: Option<OwnerId>,
+    /// Where the store can see it: waiters see the process, so they need not wait for the ttl.
+    pub(crate) free_at_death: bool,
 }
 
 impl Options {
@@ -60,7 +62,13 @@ impl Options {
             queueing: LocalQueueing::Off,
             owner: None,
             idle: None,
+            free_at_death: true,
         }
+    }
+
+    /// A lease with a chosen owner is for any process that knows the owner, and one that lingers outlives its process.
+    pub(crate) fn ends_with_process(&self) -> bool {
+        self.free_at_death && self.owner.is_none() && self.linger.is_none()
     }
 
     /// Waiters in other processes read in the label whether to notify the holder.

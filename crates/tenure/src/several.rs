@@ -15,7 +15,7 @@ use tenure_core::Moment;
 
 use crate::{
     engine::Engine,
-    error::{AcquireError, ConfigError, HoldError, Lost, ReleaseError},
+    error::{AcquireError, ConfigError, DetachError, HoldError, Lost, ReleaseError},
     guard::{Guard, held_until_its_release},
     lease::Lease,
     lock::Lock,
@@ -270,8 +270,15 @@ impl Guards {
     }
 
     /// Stops the renewals and leaves the leases to their ttl, as [`Guard::detach`] does.
-    pub fn detach(self) -> Vec<Detached> {
-        self.guards.into_iter().map(Guard::detach).collect()
+    ///
+    /// # Errors
+    /// As [`Guard::detach`], with all guards in the error.
+    pub async fn detach(self) -> Result<Vec<Detached>, DetachError<Self>> {
+        let kept = join_all(self.guards.iter().map(Guard::outlive_process)).await;
+        match kept.into_iter().collect::<Result<(), _>>() {
+            Ok(()) => Ok(self.guards.into_iter().map(Guard::leave).collect()),
+            Err(error) => Err(DetachError::new(self, error)),
+        }
     }
 }
 

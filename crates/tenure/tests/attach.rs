@@ -24,7 +24,7 @@ async fn attach_goes_on_where_another_process_left() {
     let (one, other) = (stage.actor(), stage.actor());
     let guard = one.acquire().await;
     let mark = guard.pass().judge(0).unwrap();
-    let left = guard.detach();
+    let left = guard.detach().await.unwrap();
     let (owner, token) = (left.owner(), left.token().unwrap());
     pass(TTL / 2).await;
     let guard = in_time(other.mutex().attach(owner)).await.unwrap();
@@ -47,10 +47,10 @@ async fn what_is_gone_is_not_attached_to() {
     let stage = Stage::new();
     let (one, other) = (stage.actor(), stage.actor());
     let gone = |attached| matches!(attached, Err(AcquireError::Gone));
-    let owner = one.acquire().await.detach().owner();
+    let owner = one.acquire().await.detach().await.unwrap().owner();
     pass(TTL + SOON).await;
     assert!(gone(other.mutex().attach(owner).await) && stage.is_free().await);
-    let owner = one.acquire().await.detach().owner();
+    let owner = one.acquire().await.detach().await.unwrap().owner();
     stage.break_lock().await;
     assert!(gone(other.locks.mutex("stage").attach(owner).await) && stage.is_free().await);
     let held = one.acquire().await;
@@ -91,7 +91,7 @@ async fn a_lease_that_is_held_here_is_not_attached_to() {
     let next = next.await.unwrap();
     assert_eq!(stage.holder().await, owner, "it was passed on");
     assert!(held_here(actor.mutex().attach(owner).await));
-    let owner = next.detach().owner();
+    let owner = next.detach().await.unwrap().owner();
     // Twice at the same time: one of them has it.
     let (lock, other) = (actor.mutex(), actor.mutex());
     let (one, other) = tokio::join!(lock.attach(owner), other.attach(owner));
@@ -107,14 +107,14 @@ async fn a_lease_that_is_held_here_is_not_attached_to() {
 async fn an_attached_lease_is_lost_like_any_other() {
     let stage = Stage::new();
     let (one, other) = (stage.actor(), stage.actor());
-    let owner = one.acquire().await.detach().owner();
+    let owner = one.acquire().await.detach().await.unwrap().owner();
     let guard = other.mutex().attach(owner).await.unwrap();
     stage.break_lock().await;
     let began = stage.clock();
     assert_eq!(in_time(guard.lost()).await.cause(), Loss::Taken);
     assert!(stage.clock() - began <= TTL / 3 + SOON, "at the next renewal");
     drop(guard);
-    let owner = one.acquire().await.detach().owner();
+    let owner = one.acquire().await.detach().await.unwrap().owner();
     let guard = other.mutex().max_hold(ms(700)).attach(owner).await.unwrap();
     let began = stage.clock();
     assert_eq!(in_time(guard.lost()).await.cause(), Loss::MaxHold);
@@ -122,7 +122,7 @@ async fn an_attached_lease_is_lost_like_any_other() {
     drop(guard);
     assert!(other.locks.flush(TTL).await && stage.is_free().await);
     // Belief counts from before the renewal was sent (H1.1).
-    let owner = one.acquire().await.detach().owner();
+    let owner = one.acquire().await.detach().await.unwrap().owner();
     other.gates.plan(Verb::Renew, &[Gate::Slow(ms(900))], Gate::Hang);
     let guard = other.mutex().attach(owner).await.unwrap();
     assert!(guard.remaining() <= VALIDITY - ms(900));
@@ -279,7 +279,7 @@ async fn the_token_after_attach_is_the_one_that_was_detached_and_never_goes_back
         }
         let guard = idle.acquire().await.unwrap();
         let mut mark = guard.pass().judge(0).unwrap();
-        let left = guard.detach();
+        let left = guard.detach().await.unwrap();
         let (mut owner, token) = (left.owner(), left.token().unwrap());
         assert!(token.get() > mark, "{token} of holder {holders}");
         for actor in [&one, &other, &one, &other] {
@@ -287,7 +287,7 @@ async fn the_token_after_attach_is_the_one_that_was_detached_and_never_goes_back
             assert_eq!(again.token(), token, "holder {holders}");
             mark = again.pass().judge(mark).unwrap();
             again.set_memo("it is mine", TTL).await.unwrap();
-            let left = again.detach();
+            let left = again.detach().await.unwrap();
             assert_eq!(left.token(), Some(token));
             owner = left.owner();
         }

@@ -61,7 +61,7 @@ async fn futures_of_all_verbs_can_be_spawned() {
     assert_eq!(tokio::spawn(is_sendable(tokens)).await.unwrap().unwrap(), 2);
     let name = locks.any(["a", "b"]).try_hold(async |lease: Lease| lease.name().to_string());
     assert_eq!(tokio::spawn(is_sendable(name)).await.unwrap().unwrap().as_deref(), Some("a"));
-    let left = locks.mutex("y").acquire().await.unwrap().detach();
+    let left = locks.mutex("y").acquire().await.unwrap().detach().await.unwrap();
     let guard = tokio::spawn(locks.mutex("y").attach(left.owner())).await.unwrap().unwrap();
     guard.release().await.unwrap();
 }

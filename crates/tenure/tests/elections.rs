@@ -236,7 +236,7 @@ async fn an_observer_is_told_at_once_and_looks_in_its_own_time() {
     assert!(at < ms(100), "seen after {at:?}");
     let silent = in_time(two.campaign()).await.unwrap();
     assert_eq!(sees().await.0.map(|(term, _)| term), Some(silent.token()));
-    silent.detach();
+    silent.detach().await.unwrap();
     let (nobody, at) = sees().await;
     assert_eq!(nobody, None);
     assert!(at >= HOUR, "seen after {at:?}");

@@ -59,7 +59,7 @@ async fn a_lease_of_a_detached_guard_lasts_as_long_as_its_ttl() {
     let stage = Stage::new();
     let guard = stage.actor().acquire().await;
     let lease = guard.lease();
-    guard.detach();
+    guard.detach().await.unwrap();
     pass(TTL / 2).await;
     assert_eq!(lease.check(), Ok(()));
     assert_eq!(told(&lease).await, Loss::Expired);

@@ -6,6 +6,8 @@ mod attach;
 mod await_outcomes;
 mod blocked_runtime;
 mod compiles;
+#[cfg(all(feature = "sqlite", target_os = "linux"))]
+mod deaths;
 mod elections;
 mod fairness;
 mod fence_file;

@@ -341,7 +341,7 @@ async fn a_renewal_that_arrives_after_the_release_resurrects_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_detached_lease_ends_by_its_ttl_or_by_its_owner() {
     let (stage, actor, guard, waiting) = holder_and_waiter().await;
-    let left = guard.detach();
+    let left = guard.detach().await.unwrap();
     let (owner, token) = (left.owner(), left.token().unwrap());
     pass(TTL / 2).await;
     assert_eq!(actor.gates.asked(Verb::Renew) + actor.gates.asked(Verb::Release), 0);
@@ -350,7 +350,7 @@ async fn a_detached_lease_ends_by_its_ttl_or_by_its_owner() {
     assert!(after > TTL - SOON && after <= TTL + SOON, "{after:?}");
     assert!(next.token() > token);
     assert_eq!(actor.locks.detached(name(), owner).unwrap().release().await.unwrap(), Released::WasGone);
-    let owner = next.detach().owner();
+    let owner = next.detach().await.unwrap().owner();
     assert_eq!(actor.locks.detached(name(), owner).unwrap().release().await.unwrap(), Released::Released);
     assert!(stage.is_free().await);
 }
@@ -519,7 +519,7 @@ async fn a_release_behind_an_unknown_claim_outlasts_an_outage_of_a_minute() {
     pass(ms(53_000)).await;
     // It goes on, and reads what it had buffered.
     let late = stage.actor().locks.mutex("stage").ttl(Duration::from_secs(86_400)).owner(buffered);
-    late.acquire().await.unwrap().detach();
+    late.acquire().await.unwrap().detach().await.unwrap();
     assert!(!actor.locks.flush(ms(1_000)).await);
     actor.set(Verb::Release, Gate::Open);
     assert!(actor.locks.flush(ms(20_000)).await);

@@ -42,7 +42,8 @@ async fn a_new_process_takes_leases_as_long_as_the_store_grants() {
     let url = |max: &str| server.url(&format!("?max_ttl={max}"));
     gets_what_the_store_grants(&url("2s"), &url("20s")).await;
     // To attach asks for the default ttl as well.
-    let left = locker(url("2s")).await.mutex("left").ttl(SMALLER).acquire().await.unwrap().detach();
+    let left =
+        locker(url("2s")).await.mutex("left").ttl(SMALLER).acquire().await.unwrap().detach().await.unwrap();
     let attached = locker(url("20s")).await.mutex("left").attach(left.owner()).await.unwrap();
     assert!(attached.remaining() <= SMALLER, "{:?}", attached.remaining());
 }

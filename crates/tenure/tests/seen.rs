@@ -160,7 +160,7 @@ async fn what_is_released_dropped_or_detached_is_not_warned_of() {
     let detached = actor.acquire().await;
     let [released] = leases;
     let lease = detached.lease();
-    detached.detach();
+    detached.detach().await.unwrap();
     pass(3 * TTL).await;
     assert_eq!(released.check().unwrap_err().cause(), Loss::Released);
     assert_eq!(lease.check().unwrap_err().cause(), Loss::Expired, "it goes by the clock alone");

@@ -61,7 +61,7 @@ async fn settle(stage: &Stage, crowded: (usize, usize)) {
 async fn guards_that_are_detached_leave_their_leases_to_the_ttl() {
     let stage = Stage::new();
     let actor = stage.actor();
-    let leases = all(&actor, &["a", "b"]).acquire().await.unwrap().detach();
+    let leases = all(&actor, &["a", "b"]).acquire().await.unwrap().detach().await.unwrap();
     let [a, b] = &leases[..] else { panic!("{leases:?}") };
     assert_eq!(a.release().await.unwrap(), Released::Released);
     assert_eq!(crowd(&stage).await, (1, 0));

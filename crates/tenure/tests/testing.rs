@@ -112,7 +112,7 @@ async fn a_task_that_never_rests_does_not_stop_the_clock() {
 #[tokio::test]
 async fn a_lock_whose_holder_left_it_is_acquired_once_the_clock_has_passed_its_ttl() {
     let store = TestStore::new();
-    let left = store.locker().mutex("x").ttl(TTL).acquire().await.unwrap().detach();
+    let left = store.locker().mutex("x").ttl(TTL).acquire().await.unwrap().detach().await.unwrap();
     let lock = store.other_process().locker().mutex("x");
     let waiting = tokio::spawn(async move { lock.acquire().await });
     store.host().advance(TTL - ms(100)).await;

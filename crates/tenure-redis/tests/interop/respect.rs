@@ -88,7 +88,7 @@ pub(crate) fn our_late_release_does_not_free_its_lock(library: Library) {
     let mut client = Client::new(&stage, library);
     let guard = stage.wait(stage.locks.mutex(NAME).ttl(SHORT).try_acquire()).unwrap().unwrap();
     // Nobody renews it from here on.
-    let owner = guard.detach().owner();
+    let owner = stage.wait(guard.detach()).unwrap().owner();
     eventually("our lease ends", PATIENCE, || client.try_lock(Some(LONG)).then_some(()));
     let value = stage.value();
 

@@ -1,6 +1,6 @@
 //! The parts of a world: its locks, its machines and its servers.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tenure_ledger::Rules;
 use tenure_redis::{GuardMode, Terms};
@@ -73,6 +73,7 @@ pub(super) fn seat(
         ttl: ttl(kind, plan, machine, chance),
         rest,
         several: plan == PlanKind::Several,
+        detaches: plan == PlanKind::Deaths,
         long,
         fickle: chance.between(0, 200),
     };
@@ -154,5 +155,6 @@ pub(super) fn node(kind: WorldKind, plan: PlanKind, id: usize, chance: &mut Chan
         is_away: false,
         next_id: base + 10,
         strangers: Strangers::default(),
+        dead: (plan == PlanKind::Deaths && kind == WorldKind::Ledger).then(BTreeSet::new),
     }
 }

@@ -49,6 +49,9 @@ impl Stage {
         let (world, process) = (self.world.clone(), self.seats[machine].process);
         world.bury(process);
         world.clockwork.kill(process);
+        if let Some(locker) = &self.seats[machine].locker {
+            world.on_death(locker.new_owner().process());
+        }
         // Its machine is idle until then. A plan is played in order, so the wait is a stop of the new process.
         self.open(machine);
         world.clockwork.stop(self.seats[machine].process, world.now() + back_after);

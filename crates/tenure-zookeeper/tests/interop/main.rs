@@ -104,7 +104,7 @@ fn our_late_release_does_not_free_its_lock() {
     let stage = Stage::new();
     let mut kazoo = Kazoo::start(&stage.server.address());
     let guard = stage.try_acquire().unwrap();
-    let owner = guard.detach().owner();
+    let owner = stage.wait(guard.detach()).unwrap().owner();
     assert_eq!(stage.wait(stage.locks.force_release(NAME)).unwrap().len(), 1);
     assert_eq!(kazoo.ask(&format!("try {PATH}")), "held");
     let theirs = stage.only_node();

@@ -183,9 +183,11 @@ impl<'a> AcquireAttempt<'a> {
         let machine = Acquisition::new(began, *timing, *budget, patience(request), seed);
         let machine = if options.owner.is_some() { machine.keeping_owner() } else { machine };
         let machine = if request.asks_once() { machine.asking_once() } else { machine };
+        let ends_with_process = options.ends_with_process() && engine.backend.promises().free_at_death;
         let claim = Claim::new((*name).clone(), options.owner.unwrap_or(fresh), *mode, timing.ttl())
             .with_label(options.label.clone())
-            .with_wait(machine.wait());
+            .with_wait(machine.wait())
+            .ending_with_process(ends_with_process);
         reporter.on_owner(claim.owner);
         let hints = (claim.wait != WaitMode::No).then(|| engine.waiters.subscribe(claim.owner));
         let release_as = Some(claim.name.clone());

@@ -97,7 +97,12 @@ impl LocalQueues {
         let places = if is_one { 1 } else { self.places? };
         // A cap counts from the acquisition of the first holder.
         let shares = is_one && options.queueing == LocalQueueing::HandOver && options.max_hold.is_none();
-        let terms = || LeaseTerms { ttl: timing.ttl(), label: options.label.clone(), idle: options.idle };
+        let terms = || LeaseTerms {
+            ttl: timing.ttl(),
+            label: options.label.clone(),
+            idle: options.idle,
+            ends_with_process: options.ends_with_process(),
+        };
         let notify = Arc::new(Notify::new());
         let waiter = QueuedWaiter {
             state: WaiterState::Waiting,
@@ -404,6 +409,7 @@ struct LeaseTerms {
     label: Arc<Label>,
     /// How long it is kept when idle.
     idle: Option<Duration>,
+    ends_with_process: bool,
 }
 
 /// The store's last answer to an admitted waiter.
@@ -735,7 +741,8 @@ mod tests {
     }
 
     fn shared(block: u32, idle: Option<Duration>) -> Option<SharedLease> {
-        let terms = LeaseTerms { ttl: Duration::from_secs(10), label: Arc::default(), idle };
+        let terms =
+            LeaseTerms { ttl: Duration::from_secs(10), label: Arc::default(), idle, ends_with_process: true };
         SharedLease::of(at(0), &grant(block), terms)
     }
 
