@@ -55,6 +55,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "npm", packages: &["npm"], used_for: "installing the lock library redlock" },
     Tool { program: "pip3", packages: &["python3-pip"], used_for: "installing lock libraries" },
     Tool { program: "python3", packages: &["python3"], used_for: "running lock libraries" },
+    Tool { program: "zsh", packages: &["zsh"], used_for: "scripts of `tenure hold`" },
 ];
 
 /// What the ring needs beside [`TOOLS`].

@@ -48,6 +48,7 @@ Inspect:
   watch        Show the locks as they change: a table, or JSON lines in a pipe
 
 Scripts:
+  hold         Hold a lock for the rest of a script: eval \"$(tenure hold NAME)\"
   lock         Take a lease for a script: prints owner and token as JSON; nothing renews it
   renew        Renew a lease taken by `lock`
   unlock       Release a lease taken by `lock`
@@ -149,6 +150,8 @@ pub(crate) enum Verb {
     Doctor(Doctor),
     /// Measure how fast and how fair the store is, with locks of its own
     Bench(Bench),
+    /// Hold a lock for the rest of a script: eval "$(tenure hold NAME)"
+    Hold(Hold),
     /// Take a lease for a script: prints owner and token as JSON; nothing renews it
     Lock(LockArgs),
     /// Renew a lease taken by `lock`
@@ -273,6 +276,9 @@ pub(crate) struct Run {
     /// Run the command through `sh -c`
     #[arg(short = 'c', long)]
     pub(crate) command: bool,
+    /// The process for which `tenure hold` holds the lock
+    #[arg(long, hide = true)]
+    pub(crate) script: Option<u32>,
     /// Name of the lock: up to 512 bytes of text, such as deploy or db/backup
     #[arg(value_name = "NAME")]
     pub(crate) name: OsString,
@@ -284,6 +290,50 @@ pub(crate) struct Run {
         allow_hyphen_values = true
     )]
     pub(crate) argv: Vec<OsString>,
+}
+
+/// Its words are those of a `run`, which it becomes.
+#[derive(Args, Debug)]
+#[command(after_help = after_help!(
+    "  eval \"$(tenure hold backup)\"                         Wait for the lock; hold it until the script ends
+  eval \"$(tenure hold -n backup)\"                      Exit with 1 if it is held
+  tenure_release                                        Release it earlier",
+    "\
+Exit codes, with which the script exits too:
+  1, or -E  another owner holds the lock
+  64        wrong usage
+  69        the store is unavailable, damaged, read-only, or of a newer version
+  70        the system failed, or tenure has a bug"
+))]
+pub(crate) struct Hold {
+    /// Do not wait: fail immediately if the lock is held
+    #[arg(short = 'n', long = "nonblock", conflicts_with = "wait", help_heading = "Waiting")]
+    nonblock: bool,
+    /// Wait for at most this long [default: indefinitely]
+    #[arg(short = 'w', long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Waiting")]
+    wait: Option<Duration>,
+    /// Share the lock with others that share it: many readers, one writer
+    #[arg(short = 's', long, conflicts_with = "slots", help_heading = "Locks")]
+    shared: bool,
+    /// Let up to N holders run at the same time (semaphore)
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..), help_heading = "Locks")]
+    slots: Option<u32>,
+    /// Length of the lease: after a crash of this host the lock is free this much later [default: 10s, or the
+    /// store's maximum]
+    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true, help_heading = "Lease")]
+    ttl: Option<Timing>,
+    /// Stop the script after this long
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
+    max_hold: Option<Duration>,
+    /// How long the script may take to end after TERM, before KILL, if the lease is lost [default: ttl/4, at most 5s]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
+    grace: Option<Duration>,
+    /// Exit code if the lock was not acquired
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::CONFLICT, help_heading = "Waiting")]
+    conflict_exit_code: u8,
+    /// Name of the lock
+    #[arg(value_name = "NAME", value_parser = name)]
+    name: LockName,
 }
 
 #[derive(Args, Debug)]

@@ -1,7 +1,7 @@
 //! `lock`, `renew`, `unlock`: leases for scripts. They are not renewed automatically. `attach`: a command under
 //! such a lease, which another process acquired.
 
-use std::{future::pending, time::Duration};
+use std::{future::pending, os::unix::process::parent_id, time::Duration};
 
 use nix::sys::signal::Signal;
 use serde::Serialize;
@@ -42,7 +42,7 @@ pub(crate) async fn lock(global: &Global, args: LockArgs) -> Result<u8, Stop> {
     if let Nesting::Never(stop) = nested::nesting(global, &locks, claim, signals.asked_to_end()).await? {
         return Err(stop);
     }
-    let lock = locks.mutex(name).ttl(args.ttl.ttl()).label(caller()).free_at_death(false);
+    let lock = locks.mutex(name).ttl(args.ttl.ttl()).label(caller(parent_id())).free_at_death(false);
     let lock = if let Some(owner) = args.owner { lock.owner(owner) } else { lock };
     let waiting = LockWait::new(global, &locks, name, args.conflict_exit_code);
     let guard = waiting.acquire(lock, Budget::new(args.wait), &mut signals).await?;
@@ -86,10 +86,9 @@ fn outlives_its_process(locks: &Locker, so: &str) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The lease outlives this process, so its label names the script that asked for it.
-fn caller() -> Label {
+/// The lease is for another process, so its label names that one: the script that asked for it.
+pub(crate) fn caller(parent: u32) -> Label {
     let ours = tenure::command::this_process();
-    let parent = std::os::unix::process::parent_id();
     let name =
         std::fs::read_to_string(format!("/proc/{parent}/comm")).unwrap_or_else(|_| ours.command.clone());
     Label::new(&ours.host, parent, &ours.user, name.trim())

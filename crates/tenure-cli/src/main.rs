@@ -13,6 +13,7 @@ mod every;
 mod exit;
 mod front;
 mod health;
+mod hold;
 mod lease;
 mod lines;
 mod live;
@@ -61,6 +62,8 @@ fn main() -> ExitCode {
         Some(watcher::VERB) => return watcher::watch(arguments),
         Some(death::VERB) => return death::die(arguments),
         Some(front::FREE) => return free(arguments),
+        Some(hold::GUARD) => return hold::guard(arguments),
+        Some(hold::STAND_IN) => return hold::stand_in(),
         Some(worker::VERB) => match worker::become_one(&mut arguments) {
             Ok(at_start) => signals::take_over(&at_start),
             Err(error) => {
@@ -89,7 +92,8 @@ fn main() -> ExitCode {
 }
 
 /// The verbs that are not for users.
-const INNER: [&str; 5] = [child::VERB, watcher::VERB, death::VERB, front::FREE, worker::VERB];
+const INNER: [&str; 7] =
+    [child::VERB, watcher::VERB, death::VERB, front::FREE, worker::VERB, hold::GUARD, hold::STAND_IN];
 
 /// A command line without what is inside of it for inner verbs.
 fn written(arguments: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
@@ -133,6 +137,7 @@ fn main_loop(cli: Cli) -> ExitCode {
             Verb::Break(args) => view::break_lock(&global, &args).await,
             Verb::Doctor(args) => doctor::doctor(&global, &args).await,
             Verb::Bench(args) => bench::bench(&global, &args).await,
+            Verb::Hold(_) => hold::hold().await,
             Verb::Lock(args) => lease::lock(&global, args).await,
             Verb::Renew(args) => lease::renew(&global, &args).await,
             Verb::Unlock(args) => lease::unlock(&global, &args).await,

@@ -277,6 +277,14 @@ fn with_descendants(all: &mut Vec<Process>) {
     }
 }
 
+/// A shell and its descendants, as far as they run.
+pub(crate) fn of_script(shell: ProcessKey) -> Vec<Process> {
+    let mut all: Vec<Process> = still(shell).into_iter().collect();
+    with_descendants(&mut all);
+    all.retain(|process| !process.is_dead);
+    all
+}
+
 /// What is left of a command after `tenure` has died: processes in `seen`, its group, and processes of the session with
 /// the owner in their environment; and the descendants of all of these.
 pub(crate) fn orphans(command: ProcessKey, seen: &HashSet<ProcessKey>, owner: &str) -> Vec<Process> {
@@ -355,7 +363,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// `None` if there is no such process. After any other error it counts as alive.
-    fn read(pid: Pid) -> Option<Self> {
+    pub(crate) fn read(pid: Pid) -> Option<Self> {
         let group = getpgid(Some(pid)).ok()?;
         let stat = match fs::read(format!("/proc/{pid}/stat")) {
             Ok(stat) => Stat::parse(&stat),

@@ -17,6 +17,7 @@ use crate::{
     every::Every,
     exit::{self, Stop},
     health::Health,
+    lease::caller,
     nested::{self, Nesting},
     processes::Scope,
     release::{Release, left_to_ttl},
@@ -796,6 +797,8 @@ pub(crate) struct Task {
     lost_exit_code: u8,
     /// No other lease has had the owner, nor will have it.
     is_owner_drawn: bool,
+    /// The process for which it is held.
+    script: Option<u32>,
     /// The command is a line for a shell.
     is_line: bool,
     argv: Vec<OsString>,
@@ -854,6 +857,9 @@ impl Task {
 
     /// This process and its command, for people.
     fn label(&self) -> Label {
+        if let Some(script) = self.script {
+            return caller(script).running(true);
+        }
         let ours = tenure::command::this_process();
         let command = self.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
         let command = if self.is_line { first_word(&command) } else { &command };
@@ -878,12 +884,13 @@ impl Task {
 
 impl From<&Run> for Task {
     fn from(args: &Run) -> Self {
-        let Run { ttl, hold, lost_exit_code, command, .. } = *args;
+        let Run { ttl, hold, lost_exit_code, command, script, .. } = *args;
         Self {
             ttl,
             hold,
             lost_exit_code,
             is_owner_drawn: true,
+            script,
             is_line: command,
             argv: args.argv.clone(),
             health: None,
@@ -899,6 +906,7 @@ impl From<&Attach> for Task {
             hold,
             lost_exit_code,
             is_owner_drawn: false,
+            script: None,
             is_line: command,
             argv: args.argv.clone(),
             health: None,
@@ -916,6 +924,7 @@ impl From<&Lead> for Task {
             hold,
             lost_exit_code: exit::LOST,
             is_owner_drawn: true,
+            script: None,
             is_line: command,
             argv: args.argv.clone(),
             health,

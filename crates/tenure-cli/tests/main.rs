@@ -25,6 +25,7 @@ mod every;
 mod exit_codes;
 mod fairness;
 mod first_run;
+mod hold;
 mod input;
 mod jobs;
 mod lead;

@@ -1,0 +1,465 @@
+//! `tenure hold`: the lock for the rest of a script, `eval "$(tenure hold NAME)"`.
+//!
+//! The shell opens a FIFO and keeps it open: so the script, and all that it starts, has the lock, and the kernel tells us when
+//! the last of them has ended, however it ended. Two processes of ours stand for the script:
+//! * the **guard** reads the FIFO. It is the parent of a `tenure run`, which does all that concerns the lock;
+//! * the **stand-in** is the command of that run.
+//!
+//! ```text
+//!   script ──FIFO──▶ guard ──▶ tenure run ──▶ stand-in
+//!          ◀─────── TERM, KILL ───────────────┘
+//! ```
+//! **Why the script ends before another owner has the lock (L1).** The run ends its command before the lease ends, or its watcher
+//! does: first TERM, which the stand-in passes on to the script, then KILL, which the guard sees as the end of the stand-in: it
+//! kills the script. If the guard is killed, the stand-in reads the end of its line, and kills the script before the run
+//! releases the lock.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs::{self, File},
+    io::{self, BufRead, BufReader, ErrorKind, Read, Write, stdin, stdout},
+    os::{
+        fd::AsFd,
+        unix::{
+            fs::{MetadataExt, OpenOptionsExt},
+            process::{CommandExt, parent_id},
+        },
+    },
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    fcntl::OFlag,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        signal::{SigSet, Signal},
+        signalfd::SignalFd,
+        stat::Mode,
+    },
+    unistd::{Pid, dup2_stdout, mkdtemp, mkfifo, setsid},
+};
+use rustix::process::{PidfdFlags, pidfd_open};
+use tokio::{io::AsyncReadExt, net::unix::pipe::Receiver};
+
+use crate::{
+    exit::{self, Stop},
+    nested,
+    processes::{self, Process, ProcessKey, raw},
+    signals::Signals,
+    view,
+};
+
+/// The guard: `__hold WORDS`, with the words of the run.
+pub(crate) const GUARD: &str = "__hold";
+/// The stand-in.
+pub(crate) const STAND_IN: &str = "__script";
+
+/// Acquires the lock, leaves a guard with it, and prints what the shell evaluates. If the lock is not acquired, that is an
+/// `exit`: the status of a substitution in `eval` is lost, and the script must not go on without the lock.
+pub(crate) async fn hold() -> Result<u8, Stop> {
+    let mut signals = Signals::listen()?;
+    let mut guard = start_guard().map_err(|e| Stop::internal(format!("cannot start a process: {e}")))?;
+    let output = guard.stdout.take().expect("BUG: it has a pipe");
+    let mut output = Receiver::from_owned_fd(output.into())
+        .map_err(|e| Stop::internal(format!("cannot read from a process: {e}")))?;
+    let mut code = Vec::new();
+    tokio::select! {
+        biased;
+        // The guard sees that its output is no longer read, and ends.
+        signal = signals.asked_to_end() => return Err(Stop::signalled(signal)),
+        _ = output.read_to_end(&mut code) => {}
+    }
+    if !code.is_empty() {
+        // If this fails, no shell opens the FIFO, and the guard releases the lock.
+        view::print_exactly(&String::from_utf8_lossy(&code))?;
+        return Ok(0);
+    }
+    let ended = guard.wait().ok().and_then(|status| u8::try_from(status.code()?).ok());
+    let failed = ended.filter(|code| *code != 0).unwrap_or(exit::INTERNAL);
+    view::print_exactly(&format!("exit {failed}\n"))?;
+    // The run has printed the reason.
+    Ok(failed)
+}
+
+fn start_guard() -> io::Result<Child> {
+    Command::new(processes::ourselves()?)
+        .arg0("tenure")
+        .arg(GUARD)
+        .args(as_run(std::env::args_os().skip(1)))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+}
+
+/// The same words for a `run` that holds the lock for the process that called this one.
+fn as_run(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    let (mut is_value, mut is_done) = (false, false);
+    words.flat_map(move |word| {
+        let is_verb = !is_done && !is_value && word == "hold";
+        is_value = word == "--url";
+        is_done |= is_verb;
+        match is_verb {
+            true => vec!["run".into(), "--script".into(), parent_id().to_string().into()],
+            false => vec![word],
+        }
+    })
+}
+
+/// `__hold`.
+pub(crate) fn guard(words: impl Iterator<Item = OsString>) -> ExitCode {
+    let guarded = Guard::start(words).map(Guard::until_the_end);
+    guarded.unwrap_or_else(|e| exit::say(&Stop::internal(format!("cannot guard the script: {e}"))))
+}
+
+struct Guard {
+    fifo: Fifo,
+    run: Child,
+    /// To the stand-in.
+    line: Option<ChildStdin>,
+    /// From the stand-in.
+    told: BufReader<ChildStdout>,
+}
+
+/// What the stand-in says when it has been started, which is when the lock is held.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Ready {
+    pid: i32,
+    variables: BTreeMap<String, String>,
+}
+
+impl Guard {
+    fn start(words: impl Iterator<Item = OsString>) -> io::Result<Self> {
+        // The shell's job, its terminal and its signals are not for us.
+        setsid()?;
+        let fifo = Fifo::new()?;
+        let mut run = Command::new(processes::ourselves()?)
+            .arg0("tenure")
+            .args(words)
+            .args(["--", "/proc/self/exe", STAND_IN])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (line, told) = (run.stdin.take(), run.stdout.take().expect("BUG: it has a pipe"));
+        Ok(Self { fifo, run, line, told: BufReader::new(told) })
+    }
+
+    fn until_the_end(mut self) -> ExitCode {
+        let ready = self.ready();
+        let code = match ready {
+            Some(ready) => self.hold(&ready),
+            None => self.ended(),
+        };
+        ExitCode::from(code)
+    }
+
+    /// Waits until the lock is held. `None` if it is not, or if no process waits for it any more.
+    fn ready(&mut self) -> Option<Ready> {
+        let is_read = {
+            let output = stdout();
+            let mut ready = [
+                PollFd::new(self.told.get_ref().as_fd(), PollFlags::POLLIN),
+                PollFd::new(output.as_fd(), PollFlags::empty()),
+            ];
+            while poll(&mut ready, PollTimeout::NONE) == Err(nix::errno::Errno::EINTR) {}
+            !happened(&ready[1])
+        };
+        if !is_read {
+            processes::send_to(pid_of(&self.run), Signal::SIGTERM as i32);
+            return None;
+        }
+        let mut line = String::new();
+        self.told.read_line(&mut line).ok()?;
+        serde_json::from_str(&line).ok()
+    }
+
+    fn hold(&mut self, ready: &Ready) -> u8 {
+        let stand_in = Pid::from_raw(ready.pid);
+        let printed = stdout().write_all(self.fifo.code(ready).as_bytes()).and_then(|()| stdout().flush());
+        // What follows is read until its end.
+        let is_told = printed.is_ok()
+            && File::options().write(true).open("/dev/null").is_ok_and(|null| dup2_stdout(null).is_ok());
+        let script = if is_told { self.fifo.first(stand_in) } else { None };
+        let Some(script) = script else { return self.leave() };
+        self.fifo.remove();
+        let script = Script { shell: processes::key(script), fifo: self.fifo.id };
+        self.say(&format!("{}\n", serde_json::to_string(&script).expect("BUG: numbers are JSON")));
+        match self.fifo.until_closed(stand_in) {
+            Closed::ByScript => self.leave(),
+            Closed::ByRun => {
+                // The lock is lost, or the run was killed.
+                script.kill();
+                self.ended()
+            }
+        }
+    }
+
+    fn say(&mut self, what: &str) {
+        // If it has ended, that is seen.
+        let _ = self.line.as_mut().map(|line| line.write_all(what.as_bytes()));
+    }
+
+    /// The stand-in ends, and the run releases the lock.
+    fn leave(&mut self) -> u8 {
+        self.say("end\n");
+        self.line = None;
+        self.ended()
+    }
+
+    fn ended(&mut self) -> u8 {
+        self.line = None;
+        let status = self.run.wait().ok();
+        status.and_then(|status| u8::try_from(status.code()?).ok()).unwrap_or(exit::INTERNAL)
+    }
+}
+
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).expect("BUG: a pid is positive and fits"))
+}
+
+fn happened(polled: &PollFd<'_>) -> bool {
+    polled.revents().is_some_and(|events| !events.is_empty())
+}
+
+/// Why a guard ends.
+enum Closed {
+    /// No process has the FIFO open for writing any more.
+    ByScript,
+    /// The stand-in has ended.
+    ByRun,
+}
+
+/// The FIFO that the script keeps open.
+struct Fifo {
+    folder: PathBuf,
+    path: PathBuf,
+    end: File,
+    id: (u64, u64),
+    /// Under which number the shell is to open it.
+    number: u8,
+}
+
+impl Fifo {
+    fn new() -> io::Result<Self> {
+        // Before this process opens anything.
+        let number = free_number();
+        let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+        let folder = mkdtemp(&folder.join("tenure-hold.XXXXXX"))
+            .or_else(|_| mkdtemp(&std::env::temp_dir().join("tenure-hold.XXXXXX")))?;
+        let path = folder.join("fifo");
+        let made = mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).map_err(io::Error::from);
+        let end =
+            made.and_then(|()| File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&path));
+        let end = end.inspect_err(|_| drop(fs::remove_dir_all(&folder)))?;
+        let facts = end.metadata()?;
+        Ok(Self { folder, path, end, id: (facts.dev(), facts.ino()), number })
+    }
+
+    /// What the shell evaluates. It writes its own id: only the shell itself, or its subshell, knows which process it is.
+    fn code(&self, ready: &Ready) -> String {
+        let (path, number) = (quoted(&self.path.to_string_lossy()), self.number);
+        let names: Vec<&str> = ready.variables.keys().map(String::as_str).collect();
+        let exports: String = ready
+            .variables
+            .iter()
+            .map(|(name, value)| format!("export {name}={}\n", quoted(value)))
+            .collect();
+        let before = std::env::var(nested::VARIABLE).map_or_else(
+            |_| format!("unset {}", nested::VARIABLE),
+            |value| format!("export {}={}", nested::VARIABLE, quoted(&value)),
+        );
+        format!(
+            "if [ -p {path} ] && exec {number}>{path} && sh -c 'echo $PPID' >&{number}; then :; else\n\
+             echo 'tenure: the lock was not held until the shell took it [exit 70]' >&2; exit 70; fi\n\
+             {exports}\
+             tenure_release() {{ exec {number}>&-; unset {}; {before}; }}\n",
+            names.join(" "),
+        )
+    }
+
+    /// Waits for the id of the script. `None` if no shell opens the FIFO, or if the stand-in ends before.
+    fn first(&mut self, stand_in: Pid) -> Option<Pid> {
+        let until = Instant::now() + FIRST;
+        let mut text = Vec::new();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let wait = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
+            let mut there = [0; 32];
+            match self.end.read(&mut there) {
+                Ok(count) => text.extend_from_slice(&there[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => return None,
+            }
+            if let Some(line) = text.split(|byte| *byte == b'\n').next().filter(|_| text.contains(&b'\n')) {
+                return str::from_utf8(line).ok()?.parse().ok().map(Pid::from_raw);
+            }
+            if left.is_zero() || !is_alive(stand_in) {
+                return None;
+            }
+            // No writer yet, or no whole line: the end of the file is no event to wait for.
+            let short = wait.min(PollTimeout::from(20_u8));
+            let mut ready = [PollFd::new(self.end.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut ready, short);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn remove(&self) {
+        // What is left is an empty folder.
+        let _ = fs::remove_file(&self.path).and_then(|()| fs::remove_dir(&self.folder));
+    }
+
+    fn until_closed(&mut self, stand_in: Pid) -> Closed {
+        let Some(life) = raw(stand_in).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
+            return Closed::ByRun;
+        };
+        loop {
+            // What is written to it says nothing.
+            match self.end.read(&mut [0; 64]) {
+                Ok(0) => return Closed::ByScript,
+                Err(error)
+                    if error.kind() != ErrorKind::WouldBlock && error.kind() != ErrorKind::Interrupted =>
+                {
+                    return Closed::ByRun;
+                }
+                _ => {}
+            }
+            let mut ready = [
+                PollFd::new(self.end.as_fd(), PollFlags::POLLIN),
+                PollFd::new(life.as_fd(), PollFlags::POLLIN),
+            ];
+            let _ = poll(&mut ready, PollTimeout::NONE);
+            if happened(&ready[1]) {
+                return Closed::ByRun;
+            }
+        }
+    }
+}
+
+impl Drop for Fifo {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+fn is_alive(pid: Pid) -> bool {
+    Process::read(pid).is_some_and(|process| !process.is_dead)
+}
+
+/// What has the lock: the shell, its descendants, and each process that has the FIFO open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct Script {
+    shell: ProcessKey,
+    /// The device and the number of the FIFO.
+    fifo: (u64, u64),
+}
+
+impl Script {
+    /// As far as they are seen.
+    fn processes(&self) -> Vec<Process> {
+        let mut all = processes::of_script(self.shell);
+        let known: Vec<Pid> = all.iter().map(Process::pid).collect();
+        all.extend(self.openers().into_iter().filter(|process| !known.contains(&process.pid())));
+        all.retain(|process| !process.runs(GUARD));
+        all
+    }
+
+    fn openers(&self) -> Vec<Process> {
+        let is_it =
+            |path: &Path| fs::metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == self.fifo);
+        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).map(Pid::from_raw);
+        let has_it = |pid: &Pid| {
+            let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+            open.map(|entry| entry.path()).any(|path| is_it(&path))
+        };
+        pids.filter(has_it).filter_map(Process::read).collect()
+    }
+
+    fn signal(&self, signal: Signal) {
+        for process in self.processes() {
+            process.signal(signal as i32);
+        }
+    }
+
+    /// Until none of them is left.
+    fn kill(&self) {
+        let until = Instant::now() + KILLS;
+        while Instant::now() < until && !self.processes().is_empty() {
+            self.signal(Signal::SIGKILL);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// A number of a descriptor that the shell does not use: what it has open, this process has too. All shells can name 3 to 9.
+fn free_number() -> u8 {
+    (3..=9).rev().find(|number| !Path::new(&format!("/proc/self/fd/{number}")).exists()).unwrap_or(9)
+}
+
+/// As one word of a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// `__script`: stands for the script under the run.
+pub(crate) fn stand_in() -> ExitCode {
+    let variables = std::env::vars().filter(|(name, _)| GIVEN.contains(&name.as_str())).collect();
+    let ready = Ready { pid: nix::unistd::getpid().as_raw(), variables };
+    let stood = serde_json::to_string(&ready).map_err(io::Error::from).and_then(|line| {
+        writeln!(stdout(), "{line}")?;
+        stdout().flush()?;
+        stand()
+    });
+    ExitCode::from(if stood.is_ok() { 0 } else { exit::INTERNAL })
+}
+
+fn stand() -> io::Result<()> {
+    let asked: SigSet =
+        [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT].into_iter().collect();
+    asked.thread_block()?;
+    let signals = SignalFd::new(&asked)?;
+    let (mut script, mut text): (Option<Script>, Vec<u8>) = (None, Vec::new());
+    loop {
+        let input = stdin();
+        let mut ready =
+            [PollFd::new(input.as_fd(), PollFlags::POLLIN), PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut ready, PollTimeout::NONE) {
+            Err(nix::errno::Errno::EINTR) => continue,
+            polled => polled?,
+        };
+        let (is_told, is_asked) = (happened(&ready[0]), happened(&ready[1]));
+        if is_asked && signals.read_signal()?.is_some() {
+            script.inspect(|script| script.signal(Signal::SIGTERM));
+        }
+        if !is_told {
+            continue;
+        }
+        let mut there = [0; 64];
+        // Not by the buffer of the standard input, which hides what it has read from `poll`.
+        let count = nix::unistd::read(input.as_fd(), &mut there)?;
+        text.extend_from_slice(&there[..count]);
+        while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = text.drain(..=end).collect();
+            match serde_json::from_slice(&line) {
+                Ok(known) => script = Some(known),
+                // The script has ended, or has released the lock.
+                Err(_) => return Ok(()),
+            }
+        }
+        if count == 0 {
+            // The guard was killed.
+            script.inspect(Script::kill);
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+/// What `tenure run` gives to its command, and the script has too.
+const GIVEN: [&str; 5] = ["TENURE_LOCK", "TENURE_TOKEN", "TENURE_TOKENS", "TENURE_OWNER", nested::VARIABLE];
+/// How long a shell may take to evaluate what was printed.
+const FIRST: Duration = Duration::from_secs(10);
+/// How long processes may take to be killed.
+const KILLS: Duration = Duration::from_secs(10);

@@ -1,0 +1,224 @@
+//! `hold`: the rest of a script has the lock, until its last process has ended, or until the lock is lost.
+
+#![cfg(target_os = "linux")]
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tenure_testkit::patience::eventually;
+
+use crate::stage::{self, PATIENCE, Process, Stage, assert_within, process::is_alive, scaled_ttl};
+
+/// What a death may take until the lock is free; the aim on a calm machine is 0.3 s.
+const SOON: Duration = Duration::from_secs(3);
+/// Long enough that no lock here is free by it.
+const TTL: &str = "--ttl 30s";
+
+/// A script of this shell that begins with the lock.
+fn script(stage: &Stage, shell: &str, flags: &str, rest: &str) -> Process {
+    let tenure = env!("CARGO_BIN_EXE_tenure");
+    let text = format!("eval \"$({tenure} -q hold {flags} job)\"\necho $$ >pid.script\n{rest}\n");
+    let mut command = stage.program(shell);
+    command.arg("-c").arg(text).env("T", tenure);
+    stage.start_command(command)
+}
+
+fn is_free(stage: &Stage) -> bool {
+    stage.run(&["-q", "run", "-n", "job", "--", "true"]).code == 0
+}
+
+#[track_caller]
+fn is_soon_free(stage: &Stage) {
+    let before = Instant::now();
+    eventually("the lock is free", PATIENCE, || is_free(stage).then_some(()));
+    assert_within(SOON + stage.grain(), before.elapsed(), "the lock is free");
+}
+
+/// The processes of ours with this word, that hold for the script of this stage.
+fn ours(stage: &Stage, word: &str) -> Vec<Pid> {
+    let url = format!("HOME={}", stage.path("").display());
+    let of = |pid: &i32, file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid| of(pid, "cmdline").split(|byte| *byte == 0).nth(1) == Some(word.as_bytes()))
+        .filter(|pid| {
+            let environment = of(pid, "environ");
+            let home = url.trim_end_matches('/').as_bytes();
+            environment.split(|byte| *byte == 0).any(|variable| variable == home)
+        })
+        .map(Pid::from_raw)
+        .collect()
+}
+
+#[track_caller]
+fn nothing_is_left(stage: &Stage) {
+    eventually("our processes have ended", PATIENCE, || {
+        let left = ["__hold", "__script", "run", "__work", "__watch"].map(|word| ours(stage, word).len());
+        (left == [0; 5]).then_some(())
+    });
+}
+
+/// L8: killed at any moment, with all that it has started.
+fn a_killed_script_frees_the_lock(stage: &Stage) {
+    for _ in 0..2 {
+        let mut killed = script(stage, "sh", TTL, "while :; do sleep 0.05; done");
+        stage.number::<i32>("pid.script");
+        assert!(!is_free(stage));
+        killed.kill();
+        is_soon_free(stage);
+        fs::remove_file(stage.path("pid.script")).unwrap();
+    }
+    nothing_is_left(stage);
+}
+
+/// L1: TERM first, and the script can clean up; then the next owner has the lock.
+fn a_script_is_told_that_the_lock_was_broken(stage: &Stage) {
+    let cleans = "trap 'echo cleaned >>log; exit 7' TERM; while :; do sleep 0.05; done";
+    let robbed = script(stage, "sh", TTL, cleans);
+    stage.number::<i32>("pid.script");
+    stage.run(&["-q", "break", "job"]).mute(0);
+    let ended = robbed.ended();
+    assert_eq!((ended.code, stage.lines("log")), (7, vec!["cleaned".to_owned()]), "{ended:?}");
+    is_soon_free(stage);
+    nothing_is_left(stage);
+}
+
+stage::on_every_store!(a_killed_script_frees_the_lock, a_script_is_told_that_the_lock_was_broken);
+
+const SHELLS: [&str; 3] = ["bash", "dash", "zsh"];
+
+#[test]
+fn the_rest_of_a_script_of_each_shell_has_the_lock() {
+    let stage = Stage::new();
+    for shell in SHELLS {
+        let rest = "echo $TENURE_LOCK; $T -q run -n -E 9 job -- true; echo $?; $T ls | grep -c job\n\
+                    tenure_release; echo \"<${TENURE_HELD-none}>\"; $T -q run -w 9s job -- echo free";
+        let ended = script(&stage, shell, TTL, rest).ended();
+        assert_eq!(ended.out, "job\n64\n1\n<none>\nfree\n", "{shell}: {ended:?}");
+        // A script that ends without a word of its own releases it too, whether well or not.
+        for rest in ["exit 3", "set -e; trap 'echo trapped' EXIT; false; echo not reached"] {
+            let ended = script(&stage, shell, TTL, rest).ended();
+            assert!(!ended.out.contains("not reached"), "{shell}: {ended:?}");
+            assert_eq!(ended.out.contains("trapped"), rest.contains("trapped"), "{shell}: {ended:?}");
+            is_soon_free(&stage);
+        }
+        nothing_is_left(&stage);
+    }
+}
+
+/// As a lock of `flock` on a descriptor: what the script started has it too.
+#[test]
+fn what_the_script_has_started_keeps_the_lock() {
+    let stage = Stage::new();
+    for rest in ["sleep 1000 & echo $! >pid.child; exit 0", "echo $$ >pid.child; exec sleep 1000"] {
+        let script = script(&stage, "sh", TTL, rest);
+        let child: i32 = stage.number("pid.child");
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!is_free(&stage), "{rest}");
+        kill(Pid::from_raw(child), Signal::SIGKILL).unwrap();
+        is_soon_free(&stage);
+        drop(script);
+        fs::remove_file(stage.path("pid.child")).unwrap();
+    }
+    nothing_is_left(&stage);
+}
+
+#[test]
+fn a_subshell_has_the_lock_for_itself() {
+    let stage = Stage::new();
+    let tenure = env!("CARGO_BIN_EXE_tenure");
+    let text = format!(
+        "( eval \"$({tenure} hold job)\"; echo inside; {tenure} -q run -n -E 9 job -- true; echo $? )\n\
+         {tenure} -q run -w 9s job -- echo outside"
+    );
+    for shell in SHELLS {
+        let mut command = stage.program(shell);
+        command.arg("-c").arg(&text);
+        let ended = stage.run_command(command);
+        assert_eq!(ended.out, "inside\n64\noutside\n", "{shell}: {ended:?}");
+    }
+}
+
+/// The status of a substitution in `eval` is lost: the script must not go on.
+#[test]
+fn a_script_does_not_go_on_without_the_lock() {
+    let stage = Stage::new();
+    let holder = stage.start(&["run", "job", "--", "sleep", "1000"]);
+    eventually("it is held", PATIENCE, || (!is_free(&stage)).then_some(()));
+    for shell in SHELLS {
+        for (flags, code) in [("-n", 1), ("-w 0s -E 5", 5), ("--ttl 1ms", 64)] {
+            let ended = script(&stage, shell, flags, "echo went on").ended();
+            assert_eq!((ended.code, &*ended.out), (code, ""), "{shell} {flags}: {ended:?}");
+        }
+    }
+    nothing_is_left_but(&stage, holder);
+}
+
+#[track_caller]
+fn nothing_is_left_but(stage: &Stage, holder: Process) {
+    drop(holder);
+    nothing_is_left(stage);
+}
+
+/// L8: a script that is killed while it waits leaves no place in the queue.
+#[test]
+fn a_script_that_is_killed_while_it_waits_leaves_the_queue() {
+    let stage = Stage::new();
+    let holder = stage.start(&["run", "job", "--", "sleep", "1000"]);
+    eventually("it is held", PATIENCE, || (!is_free(&stage)).then_some(()));
+    let waiter = script(&stage, "sh", TTL, "echo went on");
+    eventually("it waits", PATIENCE, || (!stage.queue("job").is_empty()).then_some(()));
+    let asking = ours(&stage, "-q").into_iter().next().unwrap();
+    kill(asking, Signal::SIGKILL).unwrap();
+    eventually("the queue is empty", PATIENCE, || stage.queue("job").is_empty().then_some(()));
+    drop(waiter);
+    nothing_is_left_but(&stage, holder);
+}
+
+/// L1: whichever of our processes is killed, the script is dead before the lock is free.
+#[test]
+fn without_one_of_our_processes_the_script_is_killed() {
+    for words in [&["__hold"][..], &["__script"], &["run"], &["__work"], &["__work", "__watch"]] {
+        let stage = Stage::new();
+        let deaf = "trap '' TERM; sh -c 'echo $$ >pid.child; exec sleep 1000' & while :; do sleep 0.05; done";
+        let script = script(&stage, "sh", "--ttl 3s", deaf);
+        let pids = [stage.number("pid.script"), stage.number("pid.child")];
+        assert!(!is_free(&stage));
+        for word in words {
+            ours(&stage, word).into_iter().for_each(|pid| drop(kill(pid, Signal::SIGKILL)));
+        }
+        eventually("the lock is free", PATIENCE, || {
+            let is_free = is_free(&stage);
+            // Seen after the lock was.
+            let alive = pids.map(is_alive);
+            assert!(!is_free || alive == [false; 2], "{words:?}: {alive:?} beside the next owner");
+            is_free.then_some(())
+        });
+        drop(script);
+        nothing_is_left(&stage);
+    }
+}
+
+/// L1: a run that is stopped renews nothing. Its watcher ends the stand-in, and so the script.
+#[test]
+fn a_run_that_is_stopped_takes_the_script_with_it() {
+    let stage = Stage::new();
+    let (_, ttl) = scaled_ttl(Duration::from_secs(3));
+    let script = script(&stage, "sh", &format!("--ttl {ttl}"), "trap '' TERM; while :; do sleep 0.05; done");
+    let shell: i32 = stage.number("pid.script");
+    let worker = ours(&stage, "__work").into_iter().next().unwrap();
+    kill(worker, Signal::SIGSTOP).unwrap();
+    eventually("the lock is free", PATIENCE, || {
+        let is_free = is_free(&stage);
+        assert!(!is_free || !is_alive(shell), "it works beside the next owner");
+        is_free.then_some(())
+    });
+    drop(script);
+    let _ = kill(worker, Signal::SIGKILL);
+}
