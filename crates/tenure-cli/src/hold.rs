@@ -57,9 +57,24 @@ pub(crate) const GUARD: &str = "__hold";
 /// The stand-in.
 pub(crate) const STAND_IN: &str = "__script";
 
-/// Acquires the lock, leaves a guard with it, and prints what the shell evaluates. If the lock is not acquired, that is an
-/// `exit`: the status of a substitution in `eval` is lost, and the script must not go on without the lock.
+/// Acquires the lock, leaves a guard with it, and prints what the shell evaluates.
 pub(crate) async fn hold() -> Result<u8, Stop> {
+    let held = ask().await;
+    match &held {
+        Ok(0) => {}
+        Ok(code) => refuse(*code),
+        Err(stop) => refuse(stop.code()),
+    }
+    held
+}
+
+/// What the shell evaluates without the lock: the status of a substitution in `eval` is lost, and the script must not go on.
+pub(crate) fn refuse(code: u8) {
+    // OK to fail: then no shell evaluates it.
+    let _ = view::try_print(&format!("exit {code}"));
+}
+
+async fn ask() -> Result<u8, Stop> {
     let mut signals = Signals::listen()?;
     let mut guard = start_guard().map_err(|e| Stop::internal(format!("cannot start a process: {e}")))?;
     let output = guard.stdout.take().expect("BUG: it has a pipe");
@@ -78,10 +93,8 @@ pub(crate) async fn hold() -> Result<u8, Stop> {
         return Ok(0);
     }
     let ended = guard.wait().ok().and_then(|status| u8::try_from(status.code()?).ok());
-    let failed = ended.filter(|code| *code != 0).unwrap_or(exit::INTERNAL);
-    view::print_exactly(&format!("exit {failed}\n"))?;
     // The run has printed the reason.
-    Ok(failed)
+    Ok(ended.filter(|code| *code != 0).unwrap_or(exit::INTERNAL))
 }
 
 fn start_guard() -> io::Result<Child> {

@@ -78,6 +78,9 @@ fn main() -> ExitCode {
         // A panic has printed its reason. It is a bug of Tenure, or the system starts no thread for a driver.
         Ok(cli) => panic::catch_unwind(|| main_loop(cli)).unwrap_or_else(|_| ExitCode::from(exit::INTERNAL)),
         Err(error) if error.use_stderr() => {
+            if verb().as_deref() == Some("hold") {
+                hold::refuse(exit::USAGE);
+            }
             exit::say(&Stop::usage(exit::one_line(&error, verb().as_deref())))
         }
         Err(help) => {
