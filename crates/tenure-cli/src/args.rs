@@ -48,7 +48,7 @@ Inspect:
   watch        Show the locks as they change: a table, or JSON lines in a pipe
 
 Scripts:
-  hold         Hold a lock for the rest of a script: eval \"$(tenure hold NAME)\"
+  hold         Hold a lock for the rest of a script: eval \"$(tenure hold NAME || echo exit 70)\"
   lock         Take a lease for a script: prints owner and token as JSON; nothing renews it
   renew        Renew a lease taken by `lock`
   unlock       Release a lease taken by `lock`
@@ -150,7 +150,7 @@ pub(crate) enum Verb {
     Doctor(Doctor),
     /// Measure how fast and how fair the store is, with locks of its own
     Bench(Bench),
-    /// Hold a lock for the rest of a script: eval "$(tenure hold NAME)"
+    /// Hold a lock for the rest of a script: eval "$(tenure hold NAME || echo exit 70)"
     Hold(Hold),
     /// Take a lease for a script: prints owner and token as JSON; nothing renews it
     Lock(LockArgs),
@@ -295,8 +295,8 @@ pub(crate) struct Run {
 /// Its words are those of a `run`, which it becomes.
 #[derive(Args, Debug)]
 #[command(after_help = after_help!(
-    "  eval \"$(tenure hold backup)\"                         Wait for the lock; hold it until the script ends
-  eval \"$(tenure hold -n backup)\"                      Exit with 1 if it is held
+    "  eval \"$(tenure hold backup || echo exit 70)\"         Wait for the lock; hold it until the script ends
+  eval \"$(tenure hold -n backup || echo exit 70)\"      Exit with 1 if it is held
   tenure_release                                        Release it earlier",
     "\
 Exit codes, with which the script exits too:
@@ -334,6 +334,14 @@ pub(crate) struct Hold {
     /// Name of the lock
     #[arg(value_name = "NAME", value_parser = name)]
     name: LockName,
+}
+
+impl Hold {
+    /// How long after TERM the script is killed: a little before its run would be.
+    pub(crate) fn grace(&self) -> Duration {
+        let default = (self.ttl.unwrap_or_default().ttl() / 4).min(Duration::from_secs(5));
+        self.grace.unwrap_or(default) * 9 / 10
+    }
 }
 
 #[derive(Args, Debug)]

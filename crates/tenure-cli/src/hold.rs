@@ -1,4 +1,4 @@
-//! `tenure hold`: the lock for the rest of a script, `eval "$(tenure hold NAME)"`.
+//! `tenure hold`: the lock for the rest of a script, `eval "$(tenure hold NAME || echo exit 70)"`.
 //!
 //! The shell opens a FIFO and keeps it open: so the script, and all that it starts, has the lock, and the kernel tells us when
 //! the last of them has ended, however it ended. Two processes of ours stand for the script:
@@ -11,7 +11,7 @@
 //! ```
 //! **Why the script ends before another owner has the lock (L1).** The run ends its command before the lease ends, or its watcher
 //! does: first TERM, which the stand-in passes on to the script, then KILL, which the guard sees as the end of the stand-in: it
-//! kills the script. If the guard is killed, the stand-in reads the end of its line, and kills the script before the run
+//! kills the script. The stand-in does so itself shortly before, because the guard may be stopped. If the guard is killed, the stand-in reads the end of its line, and kills the script before the run
 //! releases the lock.
 
 use std::{
@@ -20,7 +20,7 @@ use std::{
     fs::{self, File},
     io::{self, BufRead, BufReader, ErrorKind, Read, Write, stdin, stdout},
     os::{
-        fd::AsFd,
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::{
             fs::{MetadataExt, OpenOptionsExt},
             process::{CommandExt, parent_id},
@@ -45,6 +45,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use tokio::{io::AsyncReadExt, net::unix::pipe::Receiver};
 
 use crate::{
+    args::Hold,
     exit::{self, Stop},
     nested,
     processes::{self, Process, ProcessKey, raw},
@@ -52,14 +53,14 @@ use crate::{
     view,
 };
 
-/// The guard: `__hold WORDS`, with the words of the run.
+/// The guard: `__hold GRACE WORDS`, with the words of the run.
 pub(crate) const GUARD: &str = "__hold";
-/// The stand-in.
+/// The stand-in: `__script GRACE`, with how long after TERM it kills the script itself, in ms.
 pub(crate) const STAND_IN: &str = "__script";
 
 /// Acquires the lock, leaves a guard with it, and prints what the shell evaluates.
-pub(crate) async fn hold() -> Result<u8, Stop> {
-    let held = ask().await;
+pub(crate) async fn hold(args: &Hold) -> Result<u8, Stop> {
+    let held = ask(args.grace()).await;
     match &held {
         Ok(0) => {}
         Ok(code) => refuse(*code),
@@ -74,9 +75,14 @@ pub(crate) fn refuse(code: u8) {
     let _ = view::try_print(&format!("exit {code}"));
 }
 
-async fn ask() -> Result<u8, Stop> {
+async fn ask(grace: Duration) -> Result<u8, Stop> {
+    if parent_id() == 1 {
+        let line = "hold: the kernel lets no process end process 1, so the script could not be stopped when the lock is lost: \
+             start the container with an init (docker run --init), or use `tenure run`";
+        return Err(Stop::usage(line));
+    }
     let mut signals = Signals::listen()?;
-    let mut guard = start_guard().map_err(|e| Stop::internal(format!("cannot start a process: {e}")))?;
+    let mut guard = start_guard(grace).map_err(|e| Stop::internal(format!("cannot start a process: {e}")))?;
     let output = guard.stdout.take().expect("BUG: it has a pipe");
     let mut output = Receiver::from_owned_fd(output.into())
         .map_err(|e| Stop::internal(format!("cannot read from a process: {e}")))?;
@@ -97,10 +103,10 @@ async fn ask() -> Result<u8, Stop> {
     Ok(ended.filter(|code| *code != 0).unwrap_or(exit::INTERNAL))
 }
 
-fn start_guard() -> io::Result<Child> {
+fn start_guard(grace: Duration) -> io::Result<Child> {
     Command::new(processes::ourselves()?)
         .arg0("tenure")
-        .arg(GUARD)
+        .args([GUARD, &grace.as_millis().to_string()])
         .args(as_run(std::env::args_os().skip(1)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -122,8 +128,9 @@ fn as_run(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsStrin
 }
 
 /// `__hold`.
-pub(crate) fn guard(words: impl Iterator<Item = OsString>) -> ExitCode {
-    let guarded = Guard::start(words).map(Guard::until_the_end);
+pub(crate) fn guard(mut words: impl Iterator<Item = OsString>) -> ExitCode {
+    let grace = words.next().unwrap_or_default();
+    let guarded = Guard::start(grace, words).map(Guard::until_the_end);
     guarded.unwrap_or_else(|e| exit::say(&Stop::internal(format!("cannot guard the script: {e}"))))
 }
 
@@ -134,6 +141,8 @@ struct Guard {
     line: Option<ChildStdin>,
     /// From the stand-in.
     told: BufReader<ChildStdout>,
+    /// Of the stand-in, once it is known.
+    life: Option<OwnedFd>,
 }
 
 /// What the stand-in says when it has been started, which is when the lock is held.
@@ -144,19 +153,20 @@ struct Ready {
 }
 
 impl Guard {
-    fn start(words: impl Iterator<Item = OsString>) -> io::Result<Self> {
+    fn start(grace: OsString, words: impl Iterator<Item = OsString>) -> io::Result<Self> {
         // The shell's job, its terminal and its signals are not for us.
         setsid()?;
-        let fifo = Fifo::new()?;
+        let fifo = Fifo::new(close_inherited()?)?;
         let mut run = Command::new(processes::ourselves()?)
             .arg0("tenure")
             .args(words)
             .args(["--", "/proc/self/exe", STAND_IN])
+            .arg(grace)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
         let (line, told) = (run.stdin.take(), run.stdout.take().expect("BUG: it has a pipe"));
-        Ok(Self { fifo, run, line, told: BufReader::new(told) })
+        Ok(Self { fifo, run, line, told: BufReader::new(told), life: None })
     }
 
     fn until_the_end(mut self) -> ExitCode {
@@ -185,21 +195,31 @@ impl Guard {
         }
         let mut line = String::new();
         self.told.read_line(&mut line).ok()?;
-        serde_json::from_str(&line).ok()
+        let ready: Ready = serde_json::from_str(&line).ok()?;
+        self.life = raw(Pid::from_raw(ready.pid)).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        Some(ready)
     }
 
     fn hold(&mut self, ready: &Ready) -> u8 {
-        let stand_in = Pid::from_raw(ready.pid);
+        let Some(life) = self.life.take() else { return self.leave() };
         let printed = stdout().write_all(self.fifo.code(ready).as_bytes()).and_then(|()| stdout().flush());
         // What follows is read until its end.
         let is_told = printed.is_ok()
             && File::options().write(true).open("/dev/null").is_ok_and(|null| dup2_stdout(null).is_ok());
-        let script = if is_told { self.fifo.first(stand_in) } else { None };
-        let Some(script) = script else { return self.leave() };
+        let shell = if is_told { self.fifo.first(&life) } else { None };
         self.fifo.remove();
-        let script = Script { shell: processes::key(script), fifo: self.fifo.id };
+        let key = |pid: Option<Pid>| pid.map_or((0, 0), processes::key);
+        let script =
+            Script { shell: key(shell), fifo: self.fifo.id, guard: processes::key(nix::unistd::getpid()) };
+        if shell.is_none() {
+            // It may have opened the FIFO a moment ago, and go on.
+            if !self.fifo.is_unused() {
+                script.kill();
+            }
+            return self.leave();
+        }
         self.say(&format!("{}\n", serde_json::to_string(&script).expect("BUG: numbers are JSON")));
-        match self.fifo.until_closed(stand_in) {
+        match self.fifo.until_closed(&life) {
             Closed::ByScript => self.leave(),
             Closed::ByRun => {
                 // The lock is lost, or the run was killed.
@@ -255,13 +275,12 @@ struct Fifo {
 }
 
 impl Fifo {
-    fn new() -> io::Result<Self> {
-        // Before this process opens anything.
-        let number = free_number();
-        let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    fn new(number: u8) -> io::Result<Self> {
+        let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
+        let folder = folder.map_or_else(std::env::temp_dir, PathBuf::from);
         let folder = mkdtemp(&folder.join("tenure-hold.XXXXXX"))
             .or_else(|_| mkdtemp(&std::env::temp_dir().join("tenure-hold.XXXXXX")))?;
-        let path = folder.join("fifo");
+        let path = folder.join(NAME);
         let made = mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).map_err(io::Error::from);
         let end =
             made.and_then(|()| File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&path));
@@ -284,16 +303,16 @@ impl Fifo {
             |value| format!("export {}={}", nested::VARIABLE, quoted(&value)),
         );
         format!(
-            "if [ -p {path} ] && exec {number}>{path} && sh -c 'echo $PPID' >&{number}; then :; else\n\
+            "if [ -p {path} ] && exec {number}>{path} && command sh -c 'echo $PPID' >&{number}; then :; else\n\
              echo 'tenure: the lock was not held until the shell took it [exit 70]' >&2; exit 70; fi\n\
              {exports}\
-             tenure_release() {{ exec {number}>&-; unset {}; {before}; }}\n",
+             tenure_release() {{ exec {number}>&-; unset {}; {before}; tenure_release() {{ :; }}; }}\n",
             names.join(" "),
         )
     }
 
     /// Waits for the id of the script. `None` if no shell opens the FIFO, or if the stand-in ends before.
-    fn first(&mut self, stand_in: Pid) -> Option<Pid> {
+    fn first(&mut self, stand_in: &OwnedFd) -> Option<Pid> {
         let until = Instant::now() + FIRST;
         let mut text = Vec::new();
         loop {
@@ -308,7 +327,7 @@ impl Fifo {
             if let Some(line) = text.split(|byte| *byte == b'\n').next().filter(|_| text.contains(&b'\n')) {
                 return str::from_utf8(line).ok()?.parse().ok().map(Pid::from_raw);
             }
-            if left.is_zero() || !is_alive(stand_in) {
+            if left.is_zero() || has_ended(stand_in) {
                 return None;
             }
             // No writer yet, or no whole line: the end of the file is no event to wait for.
@@ -324,10 +343,12 @@ impl Fifo {
         let _ = fs::remove_file(&self.path).and_then(|()| fs::remove_dir(&self.folder));
     }
 
-    fn until_closed(&mut self, stand_in: Pid) -> Closed {
-        let Some(life) = raw(stand_in).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
-            return Closed::ByRun;
-        };
+    /// No process has it open for writing.
+    fn is_unused(&mut self) -> bool {
+        matches!(self.end.read(&mut [0; 64]), Ok(0))
+    }
+
+    fn until_closed(&mut self, stand_in: &OwnedFd) -> Closed {
         loop {
             // What is written to it says nothing.
             match self.end.read(&mut [0; 64]) {
@@ -341,7 +362,7 @@ impl Fifo {
             }
             let mut ready = [
                 PollFd::new(self.end.as_fd(), PollFlags::POLLIN),
-                PollFd::new(life.as_fd(), PollFlags::POLLIN),
+                PollFd::new(stand_in.as_fd(), PollFlags::POLLIN),
             ];
             let _ = poll(&mut ready, PollTimeout::NONE);
             if happened(&ready[1]) {
@@ -357,8 +378,9 @@ impl Drop for Fifo {
     }
 }
 
-fn is_alive(pid: Pid) -> bool {
-    Process::read(pid).is_some_and(|process| !process.is_dead)
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut ready = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    poll(&mut ready, PollTimeout::ZERO).is_ok_and(|count| count > 0)
 }
 
 /// What has the lock: the shell, its descendants, and each process that has the FIFO open.
@@ -367,6 +389,8 @@ struct Script {
     shell: ProcessKey,
     /// The device and the number of the FIFO.
     fifo: (u64, u64),
+    /// It and its descendants, all of ours, are not part of the script, though the script may have adopted them.
+    guard: ProcessKey,
 }
 
 impl Script {
@@ -375,7 +399,8 @@ impl Script {
         let mut all = processes::of_script(self.shell);
         let known: Vec<Pid> = all.iter().map(Process::pid).collect();
         all.extend(self.openers().into_iter().filter(|process| !known.contains(&process.pid())));
-        all.retain(|process| !process.runs(GUARD));
+        let ours: Vec<Pid> = processes::of_script(self.guard).iter().map(Process::pid).collect();
+        all.retain(|process| !ours.contains(&process.pid()));
         all
     }
 
@@ -407,9 +432,17 @@ impl Script {
     }
 }
 
-/// A number of a descriptor that the shell does not use: what it has open, this process has too. All shells can name 3 to 9.
-fn free_number() -> u8 {
-    (3..=9).rev().find(|number| !Path::new(&format!("/proc/self/fd/{number}")).exists()).unwrap_or(9)
+/// Closes what this process has of the shell's descriptors: our processes must not keep them open. Returns a number that the
+/// shell does not use; all shells can name 3 to 9.
+fn close_inherited() -> io::Result<u8> {
+    let all = fs::read_dir("/proc/self/fd")?.flatten();
+    let open: Vec<i32> = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    // The folder that was read is closed by now.
+    for number in open.iter().filter(|number| **number > 2) {
+        let _ = nix::unistd::close(*number);
+    }
+    let free = (3..=9).rev().find(|number| !open.contains(&i32::from(*number)));
+    free.ok_or_else(|| io::Error::other("the shell uses all descriptors from 3 to 9: close one"))
 }
 
 /// As one word of a shell.
@@ -418,61 +451,94 @@ fn quoted(text: &str) -> String {
 }
 
 /// `__script`: stands for the script under the run.
-pub(crate) fn stand_in() -> ExitCode {
-    let variables = std::env::vars().filter(|(name, _)| GIVEN.contains(&name.as_str())).collect();
+pub(crate) fn stand_in(mut words: impl Iterator<Item = OsString>) -> ExitCode {
+    let grace = words.next().and_then(|word| word.to_str()?.parse().ok()).map(Duration::from_millis);
+    let given = |name: &&str| Some(((*name).to_owned(), std::env::var(name).ok()?));
+    let variables = GIVEN.iter().filter_map(given).collect();
     let ready = Ready { pid: nix::unistd::getpid().as_raw(), variables };
     let stood = serde_json::to_string(&ready).map_err(io::Error::from).and_then(|line| {
         writeln!(stdout(), "{line}")?;
         stdout().flush()?;
-        stand()
+        StandIn { grace: grace.unwrap_or_default(), script: None, asked: None, text: Vec::new() }.stand()
     });
     ExitCode::from(if stood.is_ok() { 0 } else { exit::INTERNAL })
 }
 
-fn stand() -> io::Result<()> {
-    let asked: SigSet =
-        [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT].into_iter().collect();
-    asked.thread_block()?;
-    let signals = SignalFd::new(&asked)?;
-    let (mut script, mut text): (Option<Script>, Vec<u8>) = (None, Vec::new());
-    loop {
-        let input = stdin();
-        let mut ready =
-            [PollFd::new(input.as_fd(), PollFlags::POLLIN), PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut ready, PollTimeout::NONE) {
-            Err(nix::errno::Errno::EINTR) => continue,
-            polled => polled?,
-        };
-        let (is_told, is_asked) = (happened(&ready[0]), happened(&ready[1]));
-        if is_asked && signals.read_signal()?.is_some() {
-            script.inspect(|script| script.signal(Signal::SIGTERM));
+struct StandIn {
+    grace: Duration,
+    /// Once it is known.
+    script: Option<Script>,
+    /// When the run asked it to end.
+    asked: Option<Instant>,
+    text: Vec<u8>,
+}
+
+impl StandIn {
+    /// Until the script has ended or has released the lock.
+    fn stand(mut self) -> io::Result<()> {
+        let asks: SigSet =
+            [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT].into_iter().collect();
+        asks.thread_block()?;
+        let signals = SignalFd::new(&asks)?;
+        loop {
+            let left = self.asked.map(|asked| self.grace.saturating_sub(asked.elapsed()));
+            if let (Some(Duration::ZERO), Some(script)) = (left, self.script) {
+                // The guard does the same when the run has killed this process. It may be stopped.
+                script.kill();
+            }
+            let wait = left.map_or(PollTimeout::NONE, |left| {
+                PollTimeout::try_from(left.max(SOON)).unwrap_or(PollTimeout::MAX)
+            });
+            let input = stdin();
+            let mut ready = [
+                PollFd::new(input.as_fd(), PollFlags::POLLIN),
+                PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+            ];
+            match poll(&mut ready, wait) {
+                Err(nix::errno::Errno::EINTR) => continue,
+                polled => polled?,
+            };
+            let (is_told, is_asked) = (happened(&ready[0]), happened(&ready[1]));
+            if is_asked && signals.read_signal()?.is_some() {
+                self.asked.get_or_insert_with(Instant::now);
+                self.script.inspect(|script| script.signal(Signal::SIGTERM));
+            }
+            if is_told && self.hear(input.as_fd())? {
+                return Ok(());
+            }
         }
-        if !is_told {
-            continue;
-        }
-        let mut there = [0; 64];
+    }
+
+    /// Reads what the guard says. True: the script has ended.
+    fn hear(&mut self, input: BorrowedFd<'_>) -> io::Result<bool> {
+        let mut there = [0; 256];
         // Not by the buffer of the standard input, which hides what it has read from `poll`.
-        let count = nix::unistd::read(input.as_fd(), &mut there)?;
-        text.extend_from_slice(&there[..count]);
-        while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = text.drain(..=end).collect();
-            match serde_json::from_slice(&line) {
-                Ok(known) => script = Some(known),
-                // The script has ended, or has released the lock.
-                Err(_) => return Ok(()),
+        let count = nix::unistd::read(input, &mut there)?;
+        self.text.extend_from_slice(&there[..count]);
+        while let Some(end) = self.text.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.text.drain(..=end).collect();
+            let Ok(script) = serde_json::from_slice::<Script>(&line) else { return Ok(true) };
+            self.script = Some(script);
+            if self.asked.is_some() {
+                script.signal(Signal::SIGTERM);
             }
         }
         if count == 0 {
             // The guard was killed.
-            script.inspect(Script::kill);
+            self.script.inspect(Script::kill);
             return Err(ErrorKind::UnexpectedEof.into());
         }
+        Ok(false)
     }
 }
 
 /// What `tenure run` gives to its command, and the script has too.
 const GIVEN: [&str; 5] = ["TENURE_LOCK", "TENURE_TOKEN", "TENURE_TOKENS", "TENURE_OWNER", nested::VARIABLE];
+/// The FIFO in its folder.
+const NAME: &str = "tenure-hold";
 /// How long a shell may take to evaluate what was printed.
 const FIRST: Duration = Duration::from_secs(10);
+/// Between two looks at what is left of a script that was killed.
+const SOON: Duration = Duration::from_millis(100);
 /// How long processes may take to be killed.
 const KILLS: Duration = Duration::from_secs(10);

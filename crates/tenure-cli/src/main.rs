@@ -63,7 +63,7 @@ fn main() -> ExitCode {
         Some(death::VERB) => return death::die(arguments),
         Some(front::FREE) => return free(arguments),
         Some(hold::GUARD) => return hold::guard(arguments),
-        Some(hold::STAND_IN) => return hold::stand_in(),
+        Some(hold::STAND_IN) => return hold::stand_in(arguments),
         Some(worker::VERB) => match worker::become_one(&mut arguments) {
             Ok(at_start) => signals::take_over(&at_start),
             Err(error) => {
@@ -75,8 +75,16 @@ fn main() -> ExitCode {
     panic::set_hook(Box::new(|why| exit::warn(&why.to_string().replace('\n', " "))));
     match Cli::try_parse_from(written(arguments)) {
         Ok(cli) if front::stands_before(&cli.verb) => front::stand(&cli.global),
-        // A panic has printed its reason. It is a bug of Tenure, or the system starts no thread for a driver.
-        Ok(cli) => panic::catch_unwind(|| main_loop(cli)).unwrap_or_else(|_| ExitCode::from(exit::INTERNAL)),
+        Ok(cli) => {
+            let is_hold = matches!(cli.verb, Verb::Hold(_));
+            // A panic has printed its reason. It is a bug of Tenure, or the system starts no thread for a driver.
+            panic::catch_unwind(|| main_loop(cli)).unwrap_or_else(|_| {
+                if is_hold {
+                    hold::refuse(exit::INTERNAL);
+                }
+                ExitCode::from(exit::INTERNAL)
+            })
+        }
         Err(error) if error.use_stderr() => {
             if verb().as_deref() == Some("hold") {
                 hold::refuse(exit::USAGE);
@@ -140,7 +148,7 @@ fn main_loop(cli: Cli) -> ExitCode {
             Verb::Break(args) => view::break_lock(&global, &args).await,
             Verb::Doctor(args) => doctor::doctor(&global, &args).await,
             Verb::Bench(args) => bench::bench(&global, &args).await,
-            Verb::Hold(_) => hold::hold().await,
+            Verb::Hold(args) => hold::hold(&args).await,
             Verb::Lock(args) => lease::lock(&global, args).await,
             Verb::Renew(args) => lease::renew(&global, &args).await,
             Verb::Unlock(args) => lease::unlock(&global, &args).await,

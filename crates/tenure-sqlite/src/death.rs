@@ -54,7 +54,13 @@ impl Mark {
         let Ok(other) = mark.parse::<Self>() else { return false };
         // A lease of this process ends with its guard. A mark of an earlier process with the same id is left to its ttl.
         let is_another = other.surroundings == self.surroundings && other.pid != self.pid;
-        is_another && other.has_ended() && !conn.is_open_in(other.pid)
+        // First what is cheap: a process that lives nearly always has that lock.
+        is_another && !conn.is_open_in(other.pid) && other.has_ended()
+    }
+
+    /// Whether this is the process itself, and not a fork of it.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.pid == std::process::id()
     }
 
     fn has_ended(&self) -> bool {

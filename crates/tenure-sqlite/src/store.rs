@@ -141,7 +141,8 @@ impl FileStore {
 
     /// Makes the claim, in a single statement or in a transaction.
     pub(crate) fn claim(&mut self, claim: &Claim, haste: Haste) -> Result<ClaimAnswer, BackendError> {
-        let mark = self.mark.as_ref().filter(|_| claim.ends_with_process).map(Mark::to_string);
+        let mark = self.mark.as_ref().filter(|mark| claim.ends_with_process && mark.is_ours());
+        let mark = mark.map(Mark::to_string);
         let verb = |ledger: &mut Ledger, now, rules: &Rules| {
             let change = ledger.claim(now, rules, claim);
             if matches!(&change, Ok(Change { answer: ClaimAnswer::Granted(_), .. })) {

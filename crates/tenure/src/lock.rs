@@ -426,6 +426,8 @@ impl Lock {
         was_busy: &AtomicBool,
     ) -> Result<Guard, AcquireError> {
         let mut uncapped = self.clone();
+        // A lock that will linger outlives its process from the beginning.
+        uncapped.options.free_at_death = uncapped.options.ends_with_process();
         (uncapped.options.max_hold, uncapped.options.linger) = (None, None);
         uncapped.acquire_among(budget, was_busy).await
     }

@@ -139,13 +139,14 @@ fn a_process_that_holds() {
             thread::sleep(Duration::from_millis(50));
         }
     };
-    let (mut guard, mut left) = (None, None);
+    let (mut guard, mut left, mut all) = (None, None, None);
     let how = env::var(HOW).unwrap();
     match &*how {
         "plain" | "fork" => guard = Some(lock.acquire().unwrap()),
         "shared" => guard = Some(locks.semaphore("job", 2).with(|lock| lock.ttl(TTL)).acquire().unwrap()),
         "no" => guard = Some(lock.with(|lock| lock.free_at_death(false)).acquire().unwrap()),
         "linger" => guard = Some(lock.with(|lock| lock.linger(TTL)).acquire().unwrap()),
+        "all" => all = Some(locks.all(["job", "other"]).with(|all| all.with(|lock| lock.ttl(TTL).linger(TTL))).acquire().unwrap()),
         "owner" => guard = Some(lock.with(|lock| lock.owner(OWNER.parse().unwrap())).acquire().unwrap()),
         "detached" => left = Some(lock.acquire().unwrap().detach().unwrap()),
         "fifo" => {
@@ -159,7 +160,7 @@ fn a_process_that_holds() {
     println!("tenure-test held {child}");
     stays();
     // Its test was killed.
-    drop((guard, left));
+    drop((guard, left, all));
 }
 
 /// A child that has a copy of all that this process has. Returns its id.
@@ -262,6 +263,12 @@ fn a_lock_that_says_so_outlives_its_process() {
 fn a_lock_that_lingers_outlives_its_process() {
     let stage = Stage::new();
     stage.assert_outlives(stage.holder("linger"));
+}
+
+#[test]
+fn several_locks_that_linger_outlive_their_process() {
+    let stage = Stage::new();
+    stage.assert_outlives(stage.holder("all"));
 }
 
 #[test]
