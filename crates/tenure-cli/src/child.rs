@@ -411,6 +411,7 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         }
     }
     match keyboard.as_str() {
+    signals::disarm_stop(&signals);
         GIVEN => Terminal::give_to(getpid()),
         REFUSED => {
             // A process that blocks this signal gets an error when it reads in the background, and is not

@@ -193,6 +193,10 @@ impl Standing {
         if is_stop && self.held.is_none() && processes::are_orphaned() {
             return;
         }
+        // A signal for the command, such as USR1, would kill a worker that does not handle it yet.
+        if !self.listens && !signals::is_for_tenure(signal) {
+            return;
+        }
         let is_told = self.listens
             && !is_stop
             && signal != Signal::SIGCONT as i32

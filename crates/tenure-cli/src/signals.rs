@@ -2,6 +2,7 @@
 //! gets these back.
 
 use std::{
+    collections::VecDeque,
     ffi::{CString, OsStr, OsString},
     fs, io,
     os::unix::{
@@ -41,20 +42,30 @@ pub(crate) struct Signals {
     /// TSTP, once there is a command that must not run while we are suspended.
     stop: Option<SignalStream>,
     child: SignalStream,
-    /// We were asked to end: how, and when.
-    asked: Option<(Signal, Moment)>,
-    /// And once more.
+    asked: Option<Asked>,
+    /// We were asked to end once more.
     is_insisted: bool,
     /// INT, TERM, HUP or QUIT was passed on to the command.
     was_passed_on: bool,
     /// The line of the [`front`](crate::front). `None` without one, or once it has ended.
     front: Option<Receiver>,
+    /// What was read from it too early.
+    kept: VecDeque<u8>,
     /// Signals that came to this process, and those that the front passed on, without the other one of a pair: a supervisor
     /// may send one to each process of a service.
     direct: Vec<(i32, Moment)>,
     told: Vec<(i32, Moment)>,
     /// The front was killed.
     is_orphaned: bool,
+}
+
+/// We were asked to end: how, and when.
+#[derive(Clone, Copy)]
+struct Asked {
+    signal: Signal,
+    at: Moment,
+    /// Whether it came to this process, and not through the front; `None` once it came both ways, which is one stop of a service.
+    is_direct: Option<bool>,
 }
 
 impl Signals {
@@ -75,6 +86,7 @@ impl Signals {
             is_insisted: false,
             was_passed_on: false,
             front,
+            kept: VecDeque::new(),
             direct: Vec::new(),
             told: Vec::new(),
             is_orphaned: false,
@@ -95,40 +107,75 @@ impl Signals {
     }
 
     /// The command has started. TSTP is handled from now on; until then it suspends `tenure`, like any other program. Earlier
-    /// signals were not for the command and are dropped.
+    /// signals were not for the command and are dropped, but for those that ask to end.
     pub(crate) fn listen_to_stop(&mut self) {
         self.others.iter_mut().for_each(|(_, stream)| drain(stream));
+        let mut some = [0; 1024];
+        // From the pipe itself, because the runtime may not have seen yet that it is readable.
+        while let Some(Ok(count @ 1..)) = self.front.as_ref().map(|line| nix::unistd::read(line, &mut some)) {
+            let asking = some[..count].iter().filter(|number| asks_to_end(i32::from(**number)).is_some());
+            self.kept.extend(asking);
+        }
         self.stop = listen_unless_ignored(Signal::SIGTSTP as i32).unwrap_or(None);
     }
 
     /// Waits for the next signal that asks `tenure` to end: KILL if that has killed the front. Those for the command are
     /// dropped.
     pub(crate) async fn asked_to_end(&mut self) -> Signal {
+        self.asked_to_end_again().await.0
+    }
+
+    /// The same, and whether that was not the first time.
+    async fn asked_to_end_again(&mut self) -> (Signal, bool) {
         loop {
-            let number = self.arrived(false).await;
-            if let Some(signal) = number.and_then(asks_to_end) {
-                self.asked.get_or_insert_with(|| (signal, TokioHost.now()));
-                return signal;
+            let Some((number, is_direct)) = self.arrived(false).await else { continue };
+            if let Some(signal) = asks_to_end(number) {
+                return (signal, self.is_again(signal, is_direct));
+            }
+            // Of a leader that campaigns again: before the first command, the system stops this process.
+            if self.passed(number) == Signal::SIGTSTP as i32 {
+                tenure::command::suspend(stop_unless_continued);
+            } else if number == Signal::SIGCONT as i32 && self.stop.is_some() {
+                arm_stop();
             }
         }
     }
 
-    /// Waits for the next signal, each once, however it came. `None`: a child has changed, if that `counts`, as a stop does.
-    async fn arrived(&mut self, counts: bool) -> Option<i32> {
+    /// Notes that we were asked to end. True if we were asked before, and this is not the other one of a pair.
+    fn is_again(&mut self, signal: Signal, is_direct: bool) -> bool {
+        match &mut self.asked {
+            None => {
+                let (at, is_direct) = (TokioHost.now(), Some(is_direct));
+                self.asked = Some(Asked { signal, at, is_direct });
+                false
+            }
+            Some(first) if first.signal == signal && first.is_direct == Some(!is_direct) => {
+                first.is_direct = None;
+                for list in [&mut self.direct, &mut self.told] {
+                    list.retain(|(number, _)| *number != signal as i32);
+                }
+                false
+            }
+            Some(_) => true,
+        }
+    }
+
+    /// Waits for the next signal, each once, and how it came. `None`: a child has changed, if that `counts`.
+    async fn arrived(&mut self, counts: bool) -> Option<(i32, bool)> {
         loop {
             let (number, is_direct) = tokio::select! {
                 biased;
                 _ = self.child.recv(), if counts => return None,
                 signal = next(&mut self.asking) => (signal as i32, true),
                 number = next(&mut self.others) => (number, true),
-                told = heard(&mut self.front) => match told {
+                told = heard(&mut self.front, &mut self.kept) => match told {
                     Some(number) => (number, false),
-                    None => return Some(self.orphaned() as i32),
+                    None => return Some((self.orphaned() as i32, false)),
                 },
-                () = stopped(&mut self.stop), if counts => return Some(Signal::SIGTSTP as i32),
+                () = stopped(&mut self.stop) => return Some((Signal::SIGTSTP as i32, true)),
             };
             if self.front.is_none() || !self.is_second(number, is_direct) {
-                return Some(number);
+                return Some((number, is_direct));
             }
         }
     }
@@ -146,6 +193,8 @@ impl Signals {
         match other.iter().position(|(one, _)| *one == number) {
             Some(at) => {
                 other.remove(at);
+                let first = self.asked.iter_mut().filter(|first| first.signal as i32 == number);
+                first.for_each(|first| first.is_direct = None);
                 true
             }
             None => {
@@ -185,8 +234,7 @@ impl Signals {
     /// Waits for one more signal to end: INT or TERM may have come before, while the command ran.
     pub(crate) async fn insisted(&mut self) -> Signal {
         loop {
-            let is_again = self.is_asked();
-            let signal = self.asked_to_end().await;
+            let (signal, is_again) = self.asked_to_end_again().await;
             if is_again && signal != Signal::SIGKILL {
                 self.is_insisted = true;
                 return signal;
@@ -209,7 +257,7 @@ impl Signals {
 
     /// Waits for the next signal, whatever it asks for. `None`: a child has changed.
     pub(crate) async fn any(&mut self) -> Option<i32> {
-        let number = self.arrived(true).await?;
+        let (number, _) = self.arrived(true).await?;
         Some(self.passed(number))
     }
 
@@ -217,10 +265,10 @@ impl Signals {
     /// has changed.
     pub(crate) async fn next(&mut self, has_ended: bool) -> Option<i32> {
         loop {
-            let number = self.arrived(true).await?;
+            let (number, is_direct) = self.arrived(true).await?;
             let Some(signal) = asks_to_end(number) else { return Some(self.passed(number)) };
             if signal == Signal::SIGKILL {
-                self.asked.get_or_insert_with(|| (signal, TokioHost.now()));
+                self.is_again(signal, is_direct);
                 return Some(number);
             }
             self.was_passed_on = true;
@@ -229,10 +277,9 @@ impl Signals {
             let is_key = is_key(signal);
             match self.asked {
                 _ if !matches!(signal, SIGINT | SIGTERM) || is_key && !has_ended => {}
-                None => self.asked = Some((signal, now)),
-                Some((first, at)) if first == signal && at.elapsed(now) < ECHO => continue,
-                Some((_, at)) if at.elapsed(now) < AGAIN && !is_key => {}
-                Some(_) => self.is_insisted = true,
+                Some(first) if first.signal == signal && first.at.elapsed(now) < ECHO => continue,
+                Some(first) if first.at.elapsed(now) < AGAIN && !is_key => {}
+                _ => self.is_insisted |= self.is_again(signal, is_direct),
             }
             return Some(signal as i32);
         }
@@ -327,7 +374,10 @@ fn asks_to_end(number: i32) -> Option<Signal> {
 }
 
 /// Waits for a signal that the front passes on; `None` once it has ended.
-async fn heard(line: &mut Option<Receiver>) -> Option<i32> {
+async fn heard(line: &mut Option<Receiver>, kept: &mut VecDeque<u8>) -> Option<i32> {
+    if let Some(number) = kept.pop_front() {
+        return Some(number.into());
+    }
     let Some(line) = line else { return std::future::pending().await };
     loop {
         line.readable().await.ok()?;
@@ -339,6 +389,12 @@ async fn heard(line: &mut Option<Receiver>) -> Option<i32> {
             Err(_) => return None,
         }
     }
+}
+
+/// Whether it is not for the command alone: it asks to end, stops or continues.
+pub(crate) fn is_for_tenure(number: i32) -> bool {
+    asks_to_end(number).is_some()
+        || [Signal::SIGTSTP, Signal::SIGCONT].into_iter().any(|one| one as i32 == number)
 }
 
 async fn stopped(stream: &mut Option<SignalStream>) {
@@ -372,7 +428,7 @@ static OF_THE_FRONT: OnceLock<(u64, SigSet)> = OnceLock::new();
 
 /// What the worker of a front takes over.
 pub(crate) fn at_start() -> String {
-    let blocked = BLOCKED.into_iter().filter(|signal| was_blocked(*signal)).map(Signal::as_str);
+    let blocked = BLOCKED.into_iter().chain([STOP]).filter(|signal| was_blocked(*signal)).map(Signal::as_str);
     format!("{:x}:{}", ignored(), blocked.collect::<Vec<_>>().join(","))
 }
 
@@ -408,9 +464,15 @@ pub(crate) fn block() {
 
 /// What a process between `tenure` and the command has to undo: see [`execute`].
 pub(crate) fn to_undo() -> String {
-    let blocked = BLOCKED.into_iter().filter(|signal| !was_blocked(*signal));
+    let blocked = BLOCKED.into_iter().chain([STOP]).filter(|signal| !was_blocked(*signal));
     let undone = blocked.chain(is_ignored(SIGPIPE as i32).then_some(SIGPIPE));
     undone.map(Signal::as_str).collect::<Vec<_>>().join(",")
+}
+
+/// Lets the next program be stopped by a signal that [`arm_stop`] has blocked, where another command ran before.
+pub(crate) fn disarm_stop(to_undo: &str) {
+    let is_undone = to_undo.split(',').any(|name| name == STOP.as_str());
+    let _ = is_undone.then(|| SigSet::from(STOP).thread_unblock());
 }
 
 /// Becomes the program, with the signals as they were for the process that said what is to undo, and as the one for which a
@@ -469,7 +531,23 @@ fn text(argument: OsString) -> CString {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
+
+    /// A USR1 that waited in the line at the moment of the grant killed the command at its start.
+    #[tokio::test]
+    async fn what_waits_in_the_line_of_the_front_is_not_for_a_command_that_starts() {
+        let mut signals = Signals::listen_for_command().unwrap();
+        let (line, mut front) = io::pipe().unwrap();
+        signals.front = Some(Receiver::from_owned_fd(line.into()).unwrap());
+        let [told, asked] = [Signal::SIGUSR1, SIGTERM].map(|signal| signal as i32);
+        front.write_all(&[told as u8, asked as u8]).unwrap();
+        signals.listen_to_stop();
+        assert_eq!(signals.next(false).await, Some(asked));
+        front.write_all(&[told as u8]).unwrap();
+        assert_eq!(signals.next(false).await, Some(told));
+    }
 
     #[test]
     fn what_a_supervisor_meant_for_us_is_for_the_command() {

@@ -103,6 +103,28 @@ fn a_leader_that_is_cut_off_has_stopped_before_another_one_leads() {
     assert!(far.is_running(), "{}", far.said());
 }
 
+/// The command of a second term was deaf to the stop that a read in the background brings.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_command_of_each_term_has_the_same_signals() {
+    let stage = Stage::new();
+    // No shell, which may change its own mask.
+    let show = "$| = 1; open(F, '/proc/self/status'); print grep(/^SigBlk/, <F>); sleep 1 while 1";
+    let lead = stage.start(&["-q", "lead", "job", "--", "perl", "-e", show]);
+    let masks = |count| {
+        eventually("a command shows its mask", PATIENCE, || {
+            let masks: Vec<String> = lead.printed().lines().map(str::to_owned).collect();
+            (masks.len() == count).then_some(masks)
+        })
+    };
+    masks(1);
+    stage.run(&["-q", "break", "job"]).silent(0);
+    let masks = masks(2);
+    assert_eq!(masks[0], masks[1]);
+    lead.signal(Signal::SIGTERM);
+    assert_eq!(lead.ended().code, 143);
+}
+
 /// L2: a robbed leader stops its command, campaigns again, and says so.
 fn a_robbed_leader_campaigns_again(stage: &Stage) {
     let (_, text) = scaled_ttl(Duration::from_secs(5));

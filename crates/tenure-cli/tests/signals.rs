@@ -5,8 +5,11 @@
 use std::{fs, os::unix::net::UnixDatagram, time::Duration};
 
 use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
+    sys::{
+        signal::{Signal, kill},
+        stat::Mode,
+    },
+    unistd::{Pid, mkfifo},
 };
 use tenure_testkit::patience::eventually;
 
@@ -169,6 +172,58 @@ fn a_second_signal_kills_the_command_and_what_it_left() {
         assert!(!is_alive(pid), "{command}");
         stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
     }
+}
+
+/// One stop of a service comes to each process of it. On a slow machine that which the front passes on came a second later, and the
+/// command got KILL instead of its grace.
+#[test]
+fn a_stop_that_comes_both_ways_counts_once() {
+    let stage = Stage::new();
+    let deaf = "trap 'echo told >>told' TERM; echo $$ >pid.deaf; while :; do sleep 0.05; done";
+    for is_direct in [true, false] {
+        let mut holder = stage.start(&["run", "job", "--", "sh", "-c", deaf]);
+        let pid: i32 = stage.number("pid.deaf");
+        let by = |is_direct| if is_direct { holder.worker() } else { holder.raw() };
+        let [first, other] = [by(is_direct), by(!is_direct)];
+        kill(first, Signal::SIGTERM).unwrap();
+        stage.has_lines("told", 1);
+        holder.runs_on(Duration::from_millis(1100));
+        kill(other, Signal::SIGTERM).unwrap();
+        stage.has_lines("told", 2);
+        holder.runs_on(Duration::from_millis(300));
+        assert!(is_alive(pid));
+        holder.signal(Signal::SIGTERM);
+        assert_eq!(holder.ended().code, 137);
+        for file in ["told", "pid.deaf"] {
+            fs::remove_file(stage.path(file)).unwrap();
+        }
+    }
+}
+
+/// A worker that does not handle them yet was killed by signals that are for a command.
+#[test]
+fn what_is_for_a_command_does_not_end_a_start() {
+    let stage = Stage::new();
+    let url = stage.path("url");
+    mkfifo(&url, Mode::S_IRWXU).unwrap();
+    let mut command = stage.command(&["run", "job", "--", "true"]);
+    command.env_remove("TENURE_URL").env("TENURE_URL_FILE", &url);
+    let mut holder = stage.start_command(command);
+    let handles = |pid: Pid| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or_default();
+        u64::from_str_radix(mask.trim(), 16).unwrap_or(0) >> (Signal::SIGUSR1 as i32 - 1) & 1 == 1
+    };
+    eventually("both run", PATIENCE, || {
+        (handles(holder.raw()) && holder.worker() != holder.raw()).then_some(())
+    });
+    for signal in SENT.iter().filter(|signal| !["HUP", "QUIT"].contains(signal)) {
+        send(&stage, &holder, signal);
+    }
+    holder.runs_on(Duration::from_millis(300));
+    assert!(!handles(holder.worker()), "it waits for its URL");
+    fs::write(&url, format!("sqlite:{}", stage.path("locks.db").display())).unwrap();
+    holder.ended().silent(0);
 }
 
 /// L1: one TERM ended the command, and not the process in a separate session that it waited for. That one counted as a
