@@ -34,7 +34,7 @@ use nix::{
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, waitid, waitpid};
 use tenure::{
     LockName, Locker, OwnerId,
-    backend::{Host, Moment, Released, Renewal, TokioHost},
+    backend::{Host, Moment, Outcome, Released, Renewal, TokioHost},
 };
 use tokio::net::unix::pipe::Receiver;
 
@@ -389,7 +389,6 @@ async fn free_all(held: &Held) -> Option<u8> {
         pause(POLL).await;
     }
     let _ = process.kill();
-    let _ = process.wait();
     None
 }
 
@@ -406,6 +405,7 @@ pub(crate) async fn free(global: &Global) -> Result<u8, Stop> {
         locks.flush(PATIENCE).await;
         Ok(if freed.into_iter().all(|was_there| was_there) { 0 } else { exit::LOST })
     };
+    // Not waited for: it may be in an uninterruptible wait of the kernel.
     tokio::select! {
         biased;
         freed = freed => freed,
@@ -427,7 +427,7 @@ async fn free_one(locks: &Locker, name: &str, owner: &str, linger: Option<Durati
         match answer {
             Ok(was_there) => return Ok(was_there),
             Err(error) if !error.kind().is_transient() => return Err(Stop::store(&error)),
-            Err(_) => pause(AGAIN).await,
+            Err(error) => is_unclear |= error.outcome() == Outcome::Unknown,
         }
     }
 }
@@ -437,12 +437,16 @@ pub(crate) const FREE: &str = "__free";
 
 /// How often ending processes are checked.
 const POLL: Duration = Duration::from_millis(5);
+    let mut is_unclear = false;
 /// How long the watcher has before the front kills too.
 const FIRST: Duration = Duration::from_millis(100);
 /// How often a list without a child is read until it counts, where there are children from before.
 const SURE: u32 = 10;
 /// How long ending processes are waited for.
 const DYING: Duration = Duration::from_secs(10);
+            // By the first request, which had no answer, or before.
+            Ok(false) if is_unclear && linger.is_none() => return Err(Stop::new(exit::UNAVAILABLE, "")),
 /// How long a store has to free a lock of a dead holder; and between two requests.
 const PATIENCE: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(100);
+        pause(AGAIN).await;

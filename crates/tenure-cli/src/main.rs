@@ -38,6 +38,7 @@ mod worker;
 use std::{ffi::OsString, io, os::unix::net::UnixStream, panic, process::ExitCode, time::Duration};
 
 use clap::{CommandFactory, Parser};
+use nix::sys::signal::SigSet;
 use tenure::command::shown;
 use tracing_subscriber::{field::MakeExt, fmt::format::debug_fn};
 
@@ -113,6 +114,8 @@ fn written(arguments: impl Iterator<Item = OsString>) -> impl Iterator<Item = Os
 
 /// `__free`: a front frees the locks of its dead worker.
 fn free(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    // A TERM to all processes of a service is not for this one, which ends soon.
+    let _ = SigSet::all().thread_block();
     let Ok(cli) = Cli::try_parse_from(written(arguments)) else { return ExitCode::from(exit::USAGE) };
     let Ok(runtime) = runtime() else { return ExitCode::from(exit::INTERNAL) };
     let code = runtime.block_on(front::free(&cli.global)).unwrap_or_else(|stop| stop.code());

@@ -549,6 +549,12 @@ pub(crate) fn send_to(child: Pid, signal: i32) {
     }
 }
 
+/// Whether all that this process had started or adopted have ended. Waits for each child that has.
+pub(crate) fn all_are_reaped() -> bool {
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+    !has_children()
+}
+
 /// The dynamic loader, if that is the program of this process (`ld.so ./tenure`).
 fn loader() -> Option<String> {
     let running = fs::read_link("/proc/self/exe").ok()?;

@@ -1,7 +1,7 @@
 //! A command under a lock, for `run`, `lead` and `attach`: the locks, the wait for them, and the command from its
 //! start to its end. The command ends early enough to be gone before its lease.
 
-use std::{ffi::OsString, fmt, future::pending, num::NonZeroU32, time::Duration};
+use std::{ffi::OsString, fmt, future::pending, num::NonZeroU32, thread, time::Duration};
 
 use tenure::{
     Guards, Label, Lease, Lock, LockName, Locker, Loss, Lost,
@@ -18,8 +18,9 @@ use crate::{
     exit::{self, Stop},
     health::Health,
     lease::caller,
+    lines,
     nested::{self, Nesting},
-    processes::Scope,
+    processes::{self, Scope},
     release::{Release, left_to_ttl},
     signals::Signals,
     store,
@@ -467,16 +468,25 @@ impl LockedCommand<'_> {
         };
         let started = TokioHost.now();
         self.say_acquired();
+        let no_unwinding = NoUnwinding;
         let ended = self.attend(&mut child, signals, since).await;
-        let daemons = if ended.is_err() || signals.is_orphaned() { child.daemons() } else { Vec::new() };
+        let daemons = if ended.is_err() { child.daemons() } else { Vec::new() };
         let sees_all = child.sees_all();
         child.bury(ended.is_err());
+        drop(no_unwinding);
+        let hold = &self.task.hold;
+        if signals.is_orphaned() && !self.release.quiet {
+            exit::warn(&format!(
+                "{}: the outer process of tenure was killed; stopped the command",
+                self.name
+            ));
+        }
         match ended {
-            // Killed with the front: what it left in other sessions may still work.
+            // What it left in other sessions may still work.
             Ok(code)
                 if signals.is_orphaned()
-                    && self.task.hold.linger.is_none()
-                    && (!self.task.hold.death.frees() || !daemons.is_empty() || !sees_all) =>
+                    && hold.linger.is_none()
+                    && !(hold.death.frees() && sees_all && all_have_ended().await) =>
             {
                 left_to_ttl(self.guard).await;
                 Ok(CommandEnd::Ended(code))
@@ -532,8 +542,10 @@ impl LockedCommand<'_> {
         };
         self.say_how_it_went(since);
         let task = self.task;
-        // By a signal, or after one that asked it to end.
-        let is_bad = code >= exit::SIGNAL || code != 0 && (signals.is_asked() || signals.was_passed_on());
+        // By a signal, after one that asked it to end, or what it had left was killed with the front.
+        let is_bad = signals.is_orphaned()
+            || code >= exit::SIGNAL
+            || code != 0 && (signals.is_asked() || signals.was_passed_on());
         let lost = match (stayed, task.hold.linger.filter(|_| is_bad)) {
             (Ok(()), Some(linger)) => {
                 self.release.lingering(self.guard, linger.ttl(), signals).await;
@@ -772,6 +784,32 @@ impl Over {
     }
 }
 
+/// Ends this process at a panic, because an unwinding would release the locks beside the command. The front or the ttl frees
+/// them after the command.
+struct NoUnwinding;
+
+impl Drop for NoUnwinding {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            lines::flush(LEAVING);
+            std::process::exit(exit::INTERNAL.into());
+        }
+    }
+}
+
+/// Whether nothing that the command left runs any more, in whatever session, after it was killed: the system itself knows.
+async fn all_have_ended() -> bool {
+    let began = TokioHost.now();
+    while !processes::all_are_reaped() {
+        // OK to give up, because the ttl decides then.
+        if began.elapsed(TokioHost.now()) >= LEAVING {
+            return false;
+        }
+        pause(POLL).await;
+    }
+    true
+}
+
 /// The same moment for a wait that a step of the wall clock must not shorten: not for validity.
 fn steady(moment: Moment) -> Moment {
     Moment { wall: Duration::MAX, ..moment }
@@ -986,3 +1024,34 @@ impl Stopping {
 /// The longest time between two checks of the command and between two messages to the watcher process; a twentieth
 /// of a short ttl.
 const POLL: Duration = Duration::from_millis(50);
+
+/// How long a watcher and a health check may take to end after KILL, and the last lines to be written after a panic.
+const LEAVING: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use std::{env, process::Command};
+
+    use super::*;
+
+    /// L1: an unwinding dropped the guard, which released the lock while the command ran.
+    #[test]
+    fn a_panic_beside_a_command_drops_no_guard() {
+        const INSIDE: &str = "TENURE_TEST_INSIDE";
+        struct Released;
+        impl Drop for Released {
+            fn drop(&mut self) {
+                std::process::exit(0);
+            }
+        }
+        if env::var_os(INSIDE).is_some() {
+            let _guard = Released;
+            let _no_unwinding = NoUnwinding;
+            panic!("as a bug does");
+        }
+        let test = "run::tests::a_panic_beside_a_command_drops_no_guard";
+        let mut inside = Command::new(env::current_exe().unwrap());
+        let ended = inside.args(["--exact", test]).env(INSIDE, "").output().unwrap();
+        assert_eq!(ended.status.code(), Some(exit::INTERNAL.into()), "{ended:?}");
+    }
+}
