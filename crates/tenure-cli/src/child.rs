@@ -266,7 +266,7 @@ impl Child {
         if was_asked {
             tenure::command::suspend(signals::stop_unless_continued);
         } else if let Some(terminal) = terminal {
-            terminal.take_back(false);
+            terminal.take_back(false, |group| self.family.has_group(group));
             // Ctrl-Z went to the command's group; it was meant for the whole job.
             tenure::command::suspend(stop_group);
         } else if Terminal::in_foreground().is_none() {
@@ -324,7 +324,8 @@ impl Child {
     /// The processes that the command left when it ended, for people. They are in the background now, so that Ctrl-C reaches
     /// `tenure`.
     pub(crate) fn left(&self) -> String {
-        self.terminal.iter().for_each(|terminal| terminal.take_back(false));
+        let is_ours = |group| self.family.has_group(group);
+        self.terminal.iter().for_each(|terminal| terminal.take_back(false, is_ours));
         let left = self.family.living();
         let more = left.len().saturating_sub(SHOWN);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -349,7 +350,7 @@ impl Child {
         self.family.end_check();
         let _ = waitpid(raw(self.family.command), WaitOptions::NOHANG);
         if let Some(terminal) = &self.terminal {
-            terminal.take_back(was_killed);
+            terminal.take_back(was_killed, |group| self.family.has_group(group));
         }
     }
 }
@@ -410,8 +411,8 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
             return exit::say(&Stop::internal(format!("cannot start the command: {error}")));
         }
     }
-    match keyboard.as_str() {
     signals::disarm_stop(&signals);
+    match keyboard.as_str() {
         GIVEN => Terminal::give_to(getpid()),
         REFUSED => {
             // A process that blocks this signal gets an error when it reads in the background, and is not

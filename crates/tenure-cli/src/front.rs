@@ -233,6 +233,13 @@ impl Standing {
         }
     }
 
+    /// The living children other than those from before.
+    fn left(&self) -> io::Result<Vec<Process>> {
+        let mut left = processes::children_of_us()?;
+        left.retain(|child| !child.is_dead && !self.before.contains(&child.known()));
+        Ok(left)
+    }
+
     /// Waits for other children that have ended.
     fn reap(&self) {
         for child in processes::children_of_us().unwrap_or_default() {
@@ -278,8 +285,13 @@ impl Standing {
         let dies_by = signal.and_then(|signal| Signal::try_from(signal).ok());
         let code =
             signal.map_or(exit::INTERNAL, |signal| exit::SIGNAL.saturating_add(signal.unsigned_abs() as u8));
+        let is_over = match &self.held {
+            Some(held) => self.all_have_ended(held).await,
+            None => true,
+        };
         if let Some(terminal) = &self.terminal {
-            terminal.take_back(true);
+            let left = self.left().unwrap_or_default();
+            terminal.take_back(true, |group| left.iter().any(|process| process.group() == group));
         }
         let end = FrontEnd { code, dies_by };
         let asked = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
@@ -292,7 +304,6 @@ impl Standing {
             }
             return end;
         };
-        let is_over = self.all_have_ended(held.ttl).await;
         // One more renewal does no harm, whatever still runs.
         let freed = match held.linger.is_some() || is_over && held.frees {
             true => free_all(held).await,
@@ -309,10 +320,11 @@ impl Standing {
         let names: Vec<&str> = held.leases.iter().map(|(name, _)| name.as_str()).collect();
         let names = names.join(", ");
         if !quiet {
-            let left = if is_over { "" } else { ". Something that it had started may still run" };
-            let line = format!(
-                "{names}: the process that does the work {how}; the command was stopped, {fate}{left}"
-            );
+            let left = match is_over {
+                true => "the command was stopped",
+                false => "something that the command started may still run",
+            };
+            let line = format!("{names}: the process that does the work {how}; {left}, {fate}");
             exit::warn(&exit::ending(&line, code));
         }
         lines::flush(exit::LAST_LINES);
@@ -321,40 +333,46 @@ impl Standing {
 
     /// Whether nothing that the worker left runs any more. The watcher kills what belongs to the lock; what it does not
     /// know, and what is in this session, is killed here.
-    async fn all_have_ended(&self, ttl: Duration) -> bool {
-        let (began, longest) = (TokioHost.now(), ttl.min(DYING));
-        let mut empty = 0;
+    async fn all_have_ended(&self, held: &Held) -> bool {
+        let (began, longest) = (TokioHost.now(), held.ttl.min(DYING));
+        // With children from before, their orphans cannot be told from those of the command, but by what marks these.
+        let is_marked = |child: &Process| {
+            let environment = child.environment().unwrap_or_default();
+            child.runs(watcher::VERB)
+                || held.leases.iter().any(|(_, owner)| processes::is_for(&environment, owner))
+        };
+        let is_ours =
+            |child: &&Process| child.is_of_our_session() && (self.before.is_empty() || is_marked(child));
+        let (mut empty, mut foreign) = (0, 0);
         let mut unwatched = None;
         loop {
             self.reap();
             if !processes::has_children() {
                 return true;
             }
-            let Ok(children) = processes::children_of_us() else { return false };
-            let left: Vec<&Process> =
-                children.iter().filter(|child| !self.before.contains(&child.known())).collect();
+            let Ok(left) = self.left() else { return false };
             // The list may omit a child while another one ends.
             empty = if left.is_empty() { empty + 1 } else { 0 };
             if empty == SURE {
                 return true;
             }
             let now = TokioHost.now();
-            // The watcher knows some that have left the session. It kills first.
-            match left.iter().any(|child| !child.is_dead && child.runs(watcher::VERB)) {
+            // The watcher knows some that have left the session. It kills first, unless it is stopped.
+            let is_stuck = began.elapsed(now) >= longest / 2;
+            match left.iter().any(|child| child.runs(watcher::VERB)) {
                 true => unwatched = None,
                 false => unwatched = unwatched.or(Some(now)),
             }
-            if unwatched.is_some_and(|since: Moment| since.elapsed(now) >= FIRST) && !left.is_empty() {
-                // With children from before, their orphans cannot be told from those of the command.
-                let mut here = left
-                    .iter()
-                    .filter(|child| self.before.is_empty() && child.is_of_our_session())
-                    .peekable();
-                if here.peek().is_none() {
-                    return false;
-                }
-                for child in here {
+            let is_unwatched = unwatched.is_some_and(|since: Moment| since.elapsed(now) >= FIRST);
+            if (is_unwatched || is_stuck) && !left.is_empty() {
+                let ours: Vec<&Process> = left.iter().filter(is_ours).collect();
+                for child in &ours {
                     child.signal(Signal::SIGKILL as i32);
+                }
+                // The environment of one that becomes another program is empty for a moment.
+                foreign = if ours.is_empty() { foreign + 1 } else { 0 };
+                if foreign == SURE {
+                    return false;
                 }
             }
             if began.elapsed(now) >= longest {
@@ -388,6 +406,7 @@ async fn free_all(held: &Held) -> Option<u8> {
         }
         pause(POLL).await;
     }
+    // Not waited for: it may be in an uninterruptible wait of the kernel.
     let _ = process.kill();
     None
 }
@@ -405,7 +424,6 @@ pub(crate) async fn free(global: &Global) -> Result<u8, Stop> {
         locks.flush(PATIENCE).await;
         Ok(if freed.into_iter().all(|was_there| was_there) { 0 } else { exit::LOST })
     };
-    // Not waited for: it may be in an uninterruptible wait of the kernel.
     tokio::select! {
         biased;
         freed = freed => freed,
@@ -419,16 +437,20 @@ async fn free_one(locks: &Locker, name: &str, owner: &str, linger: Option<Durati
     let name = LockName::new(name).map_err(|error| wrong(error.to_string()))?;
     let owner: OwnerId = owner.parse().map_err(|_| wrong("not an owner".to_owned()))?;
     let lease = locks.detached(&name, owner).map_err(|error| wrong(error.to_string()))?;
+    let mut is_unclear = false;
     loop {
         let answer = match linger {
             Some(linger) => lease.renew(linger).await.map(|renewal| renewal == Renewal::Renewed),
             None => lease.release().await.map(|released| released == Released::Released),
         };
         match answer {
+            // By the first request, which had no answer, or before.
+            Ok(false) if is_unclear && linger.is_none() => return Err(Stop::new(exit::UNAVAILABLE, "")),
             Ok(was_there) => return Ok(was_there),
             Err(error) if !error.kind().is_transient() => return Err(Stop::store(&error)),
             Err(error) => is_unclear |= error.outcome() == Outcome::Unknown,
         }
+        pause(AGAIN).await;
     }
 }
 
@@ -437,16 +459,12 @@ pub(crate) const FREE: &str = "__free";
 
 /// How often ending processes are checked.
 const POLL: Duration = Duration::from_millis(5);
-    let mut is_unclear = false;
 /// How long the watcher has before the front kills too.
 const FIRST: Duration = Duration::from_millis(100);
-/// How often a list without a child is read until it counts, where there are children from before.
+/// How often a list without a child, or without one to kill, is read until it counts.
 const SURE: u32 = 10;
 /// How long ending processes are waited for.
 const DYING: Duration = Duration::from_secs(10);
-            // By the first request, which had no answer, or before.
-            Ok(false) if is_unclear && linger.is_none() => return Err(Stop::new(exit::UNAVAILABLE, "")),
 /// How long a store has to free a lock of a dead holder; and between two requests.
 const PATIENCE: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(100);
-        pause(AGAIN).await;

@@ -118,6 +118,11 @@ impl Family {
         all.iter().filter(|process| !process.is_dead).map(shown).collect()
     }
 
+    /// Whether one of them is in this group.
+    pub(crate) fn has_group(&self, group: Pid) -> bool {
+        group == self.command || self.all().unwrap_or_default().iter().any(|process| process.group == group)
+    }
+
     /// Daemons: adopted orphans with their own session.
     pub(crate) fn daemons(&self) -> Vec<Pid> {
         let children = children(self.tenure).unwrap_or_default();
@@ -250,6 +255,11 @@ impl Family {
 fn is_of_check(environment: &[u8], owner: &str) -> bool {
     let mark = format!("{CHECK}={owner}");
     environment.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes())
+}
+
+/// Whether the command under a lease of this owner, or its health check, started a process with this environment.
+pub(crate) fn is_for(environment: &[u8], owner: &str) -> bool {
+    nested::is_under(environment, owner) || is_of_check(environment, owner)
 }
 
 /// The variable in the environment of a health check: the owner of the lease.
@@ -396,6 +406,10 @@ impl Process {
         line.split(|byte| *byte == 0).nth(1) == Some(verb.as_bytes())
     }
 
+    pub(crate) fn group(&self) -> Pid {
+        self.group
+    }
+
     pub(crate) fn is_of_our_session(&self) -> bool {
         getsid(Some(self.pid)).is_ok_and(|session| Ok(session) == getsid(None))
     }
@@ -535,6 +549,12 @@ pub(crate) fn children_of_us() -> io::Result<Vec<Process>> {
     Ok(children(getpid())?.into_iter().filter_map(Process::read).collect())
 }
 
+/// Whether all that this process had started or adopted have ended. Waits for each child that has.
+pub(crate) fn all_are_reaped() -> bool {
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+    !has_children()
+}
+
 /// Whether this process has any child that it has not waited for. The system itself knows, whatever `/proc` shows.
 pub(crate) fn has_children() -> bool {
     let about = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -547,12 +567,6 @@ pub(crate) fn send_to(child: Pid, signal: i32) {
         // OK to ignore because it may have ended.
         let _ = kill_process(child, signal);
     }
-}
-
-/// Whether all that this process had started or adopted have ended. Waits for each child that has.
-pub(crate) fn all_are_reaped() -> bool {
-    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
-    !has_children()
 }
 
 /// The dynamic loader, if that is the program of this process (`ld.so ./tenure`).

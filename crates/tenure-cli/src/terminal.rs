@@ -8,7 +8,11 @@ use std::{
 };
 
 use nix::{
-    sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr},
+    errno::Errno,
+    sys::{
+        signal::killpg,
+        termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr},
+    },
     unistd::{Pid, tcgetpgrp, tcsetpgrp},
 };
 use tenure::backend::{Host, Moment, TokioHost};
@@ -60,8 +64,15 @@ impl Terminal {
         let _ = Self::open().map(|tty| tcsetpgrp(tty, group));
     }
 
-    /// Takes the terminal back, and resets it if the command was killed.
-    pub(crate) fn take_back(&self, child_was_killed: bool) {
+    /// Takes the terminal back from the command, and resets it if that was killed. Does nothing if the shell has given it to
+    /// another job since, or to itself.
+    pub(crate) fn take_back(&self, child_was_killed: bool, is_of_command: impl Fn(Pid) -> bool) {
+        let is_left = |group| {
+            group == worker::group() || is_of_command(group) || killpg(group, None) == Err(Errno::ESRCH)
+        };
+        if !Self::open().and_then(|tty| tcgetpgrp(tty).ok()).is_some_and(is_left) {
+            return;
+        }
         Self::give_to(worker::group());
         if let Some(settings) = self.settings.as_ref().filter(|_| child_was_killed) {
             // Without waiting for the output, which may be stopped (Ctrl-S).

@@ -76,6 +76,43 @@ fn a_killed_worker_frees_the_lock_as_soon_as_its_command_has_ended(stage: &Stage
     }
 }
 
+/// L1: a watcher that is stopped kills nothing. What the command had left ran on until the front gave up, and the end of a short
+/// ttl came before that.
+#[test]
+fn a_stopped_watcher_does_not_save_what_a_killed_worker_leaves() {
+    let stage = Stage::new();
+    let (holder, waiter) = held(&stage, &[], &family());
+    stage.beats("child");
+    watchers(&holder).into_iter().for_each(|pid| kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap());
+    // The front gives the watcher 5 s, which is not scaled. Without that it gave up after 10 s, and freed nothing.
+    let killed = Instant::now() + Duration::from_secs(5);
+    kill(holder.worker(), Signal::SIGKILL).unwrap();
+    is_freed(&stage, waiter, killed);
+    assert_eq!(holder.ended().code, 137);
+}
+
+/// L1: the same beside a child of the shell that became `tenure`, which is not the command's, and lives on.
+#[test]
+fn what_a_killed_worker_leaves_is_told_from_children_of_before() {
+    let stage = Stage::new();
+    let script =
+        format!("sleep 600 & echo $! >pid.before; exec \"$0\" -q run --ttl {TTL} job -- sh -c \"$1\" first");
+    let mut shell = stage.program("sh");
+    shell.args(["-c", &script, env!("CARGO_BIN_EXE_tenure"), &family()]);
+    let holder = stage.start_command(shell);
+    stage.beats("first");
+    stage.beats("child");
+    let waiter = stage.start_waiter("job", &["run", "job", "--", "sh", "-c", ENTER, "second"]);
+    // Quickly, because the worker starts another watcher.
+    let (worker, watchers, killed) = (holder.worker(), watchers(&holder), Instant::now());
+    watchers.into_iter().for_each(|pid| kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap());
+    kill(worker, Signal::SIGKILL).unwrap();
+    is_freed(&stage, waiter, killed);
+    let before = stage.number("pid.before");
+    assert!(is_alive(before));
+    kill(Pid::from_raw(before), Signal::SIGKILL).unwrap();
+}
+
 /// L8: a waiter whose front is killed leaves no place behind.
 fn a_killed_waiter_leaves_the_queue(stage: &Stage) {
     let (holder, mut waiter) = held(stage, &[], BEAT);
@@ -102,10 +139,16 @@ fn is_kept(stage: &Stage, waiter: Process) {
 }
 
 /// Kills the front of one holder with these flags, and the worker of another. `judge` sees each when its command has ended.
-fn after_each_death(flags: &[&str], command: &str, judge: impl Fn(&Stage, Process)) {
+fn after_each_death(
+    flags: &[&str],
+    command: &str,
+    ready: impl Fn(&Process),
+    judge: impl Fn(&Stage, Process),
+) {
     for is_front in [true, false] {
         let stage = Stage::new();
         let (mut holder, waiter) = held(&stage, flags, command);
+        ready(&holder);
         match is_front {
             true => holder.kill_front(),
             false => kill(holder.worker(), Signal::SIGKILL).unwrap(),
@@ -115,12 +158,25 @@ fn after_each_death(flags: &[&str], command: &str, judge: impl Fn(&Stage, Proces
     }
 }
 
+/// Waits until the watcher has recorded the family again: it kills a daemon that it has seen as one of the family.
+fn watcher_has_looked(holder: &Process) {
+    let watcher = watchers(holder)[0];
+    let naps = || {
+        let status = std::fs::read_to_string(format!("/proc/{watcher}/status")).unwrap();
+        let naps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        naps.unwrap().trim().parse::<u64>().unwrap()
+    };
+    let before = naps();
+    // It is in one look, which may have begun too early, and then in the next.
+    eventually("the watcher has looked again", PATIENCE, || (naps() >= before + 2).then_some(()));
+}
+
 /// L1: what left the session may still work, and is not stopped; so the ttl decides.
 #[test]
 fn a_daemon_of_the_command_keeps_the_lock() {
     let is_there = "until [ -s pid.daemon ]; do sleep 0.02; done";
     let command = format!("setsid -f sh -c '{BEAT}' daemon; {is_there}; {BEAT}");
-    after_each_death(&[], &command, |stage, waiter| {
+    after_each_death(&[], &command, watcher_has_looked, |stage, waiter| {
         is_kept(stage, waiter);
         let daemon = stage.number("pid.daemon");
         assert!(is_alive(daemon));
@@ -131,18 +187,54 @@ fn a_daemon_of_the_command_keeps_the_lock() {
 /// A user can choose the pause of a ttl.
 #[test]
 fn with_free_at_death_no_only_the_ttl_ends_the_lease() {
-    after_each_death(&["--free-at-death", "no"], BEAT, is_kept);
+    after_each_death(&["--free-at-death", "no"], BEAT, |_| {}, is_kept);
 }
 
 /// Death is no good end: what the command began elsewhere has its time.
 #[test]
 fn linger_holds_though_tenure_is_killed() {
-    after_each_death(&["--linger", "90s"], BEAT, |stage, _waiter| {
-        eventually("the lease is renewed for as long as that", PATIENCE, || {
-            let left = stage.show("job")["holders"][0]["expires_in_ms"].as_u64()?;
-            (left > 31_000).then_some(())
-        });
+    after_each_death(
+        &["--linger", "90s"],
+        BEAT,
+        |_| {},
+        |stage, _waiter| {
+            lingers(stage);
+        },
+    );
+}
+
+fn lingers(stage: &Stage) {
+    eventually("the lease is renewed for as long as that", PATIENCE, || {
+        let left = stage.show("job")["holders"][0]["expires_in_ms"].as_u64()?;
+        (left > 31_000).then_some(())
     });
+}
+
+/// The same where the command had ended well, and what it had left in the background was killed.
+#[test]
+fn linger_holds_though_only_background_work_is_killed_with_tenure() {
+    let stage = Stage::new();
+    let command = format!("echo $$ >pid.first; sh -c '{BEAT}' child &");
+    let mut holder = stage.start(&[
+        "-q",
+        "run",
+        "--ttl",
+        TTL,
+        "--linger",
+        "90s",
+        "--free-at-death",
+        "no",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        &command,
+    ]);
+    stage.beats("child");
+    stage.dies("pid.first");
+    holder.kill_front();
+    stage.dies("pid.child");
+    lingers(&stage);
 }
 
 /// A front that is stopped holds nothing up, and one whose worker is stopped frees nothing: a stop is no death.
@@ -158,6 +250,20 @@ fn a_stop_is_no_death() {
 }
 
 /// The line says what became of the lock.
+#[test]
+fn a_killed_front_is_told_in_one_line() {
+    let stage = Stage::new();
+    let mut holder = stage.start(&["run", "job", "--", "sh", "-c", BEAT, "first"]);
+    stage.beats("first");
+    holder.kill_front();
+    eventually("the line is there", PATIENCE, || {
+        (holder.said() == "tenure: job: the outer process of tenure was killed; stopped the command\n")
+            .then_some(())
+    });
+    stage.run(&["run", "job", "--", "true"]).silent(0);
+}
+
+/// The same.
 #[test]
 fn a_killed_worker_is_told_in_one_line() {
     let stage = Stage::new();

@@ -31,6 +31,13 @@ const READER: &str = "echo $PPID >pid.tenure; echo $$ >pid.job; echo started; re
 /// to, by `vfork`, cannot be stopped if the other is stopped first.
 const IDLER: &str = "echo $PPID >pid.tenure; echo $$ >pid.job; echo started; read x <go; echo finished";
 
+/// A program that changes the settings of the terminal, and shows what is left of that when `over` is there.
+const EDITOR: &str = "stty -echo; echo edit''ing; until [ -e over ]; do sleep 0.05; done
+    stty -a | tr ' ;' '\n\n' | grep -x -e echo -e -echo; stty echo";
+
+/// A command that ends when `go.next` is there.
+const WAITER: &str = "until [ -e go.next ]; do sleep 0.05; done";
+
 /// A stage with these programs as scripts, so that what is typed has none of the words that are waited for.
 struct Jobs {
     stage: Stage,
@@ -43,6 +50,7 @@ impl Jobs {
         let stage = Stage::new();
         fs::write(stage.path("reader"), READER).unwrap();
         fs::write(stage.path("idler"), IDLER).unwrap();
+        fs::write(stage.path("editor"), EDITOR).unwrap();
         mkfifo(&stage.path("go"), Mode::S_IRWXU).unwrap();
         let go = File::options().read(true).write(true).open(stage.path("go")).unwrap();
         Self { stage, go }
@@ -72,6 +80,25 @@ fn is_stopped(stage: &Stage) {
             ids.all(|id| state(id.parse().unwrap()) == 'T').then_some(())
         });
     }
+}
+
+/// The process that a user sees, and the one behind it.
+fn front_and_worker(stage: &Stage) -> [Pid; 2] {
+    let worker: i32 = stage.number("pid.tenure");
+    let stat = fs::read_to_string(format!("/proc/{worker}/stat")).unwrap();
+    let front = stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap();
+    [front.parse().unwrap(), worker].map(Pid::from_raw)
+}
+
+/// What ends in the background while an editor runs leaves it the terminal and its settings.
+fn leaves_the_terminal(stage: &Stage, shell: &mut Screen, ends: impl FnOnce()) {
+    shell.types("sh editor\n");
+    shell.sees("editing");
+    let editor = shell.foreground();
+    ends();
+    assert_eq!(shell.foreground(), editor);
+    stage.touch("over");
+    shell.sees("\n-echo\r");
 }
 
 /// Types a line that shows the exit code of the one before.
@@ -148,6 +175,42 @@ fn bg_leaves_the_terminal_to_the_shell() {
     shell.types("wait; echo sti''ll here\n");
     shell.sees("still here");
     assert_eq!(shell.foreground(), shell.pid());
+}
+
+/// The death of a job that had the terminal once took it from the editor of the user, and changed its settings.
+#[test]
+fn a_death_in_the_background_leaves_the_terminal_to_another_job() {
+    let stage = Jobs::new();
+    let mut shell = Screen::shell(&stage);
+    shell.types("$tenure run job -- sh idler\n");
+    shell.sees("started");
+    shell.types("\x1a");
+    shell.sees("Stopped");
+    shell.types("bg\n");
+    let pid: i32 = stage.number("pid.job");
+    eventually("the command goes on", PATIENCE, || (state(pid) != 'T').then_some(()));
+    let [front, worker] = front_and_worker(&stage);
+    leaves_the_terminal(&stage, &mut shell, || {
+        kill(worker, Signal::SIGKILL).unwrap();
+        eventually("the job has ended", PATIENCE, || (!is_alive(front.as_raw())).then_some(()));
+    });
+}
+
+/// The same at a good end, for a shell that has taken the terminal although the command was never stopped.
+#[test]
+fn a_stop_of_the_front_alone_leaves_the_terminal_to_another_job() {
+    let stage = Jobs::new();
+    let mut shell = Screen::shell(&stage);
+    shell.types("$tenure run job -- sh idler\n");
+    shell.sees("started");
+    let [front, worker] = front_and_worker(&stage);
+    kill(front, Signal::SIGSTOP).unwrap();
+    shell.sees("Stopped");
+    leaves_the_terminal(&stage, &mut shell, || {
+        stage.go();
+        eventually("the worker has ended", PATIENCE, || (!is_alive(worker.as_raw())).then_some(()));
+    });
+    kill(front, Signal::SIGCONT).unwrap();
 }
 
 /// What goes on in the background and wants to read is stopped, and `fg` gives it what it wants.
@@ -252,6 +315,35 @@ fn ctrl_z_suspends_a_wait() {
     shell.sees("started");
     shell.types("hello\n");
     shell.sees("got hello");
+    code(&mut shell, 0);
+}
+
+/// A leader that campaigns again was deaf to Ctrl-Z, which it had handled for its command.
+#[test]
+fn ctrl_z_suspends_a_leader_that_campaigns_again() {
+    let stage = Jobs::new();
+    let mut shell = Screen::shell(&stage);
+    shell.types("$tenure lead job -- sh idler\n");
+    shell.sees("started");
+    let mut next = stage.start_waiter("job", &["run", "job", "--", "sh", "-c", WAITER]);
+    stage.run(&["-q", "break", "job"]).silent(0);
+    shell.sees("Campaigning again");
+    eventually("it waits", PATIENCE, || (!stage.queue("job").is_empty()).then_some(()));
+    for _ in 0..2 {
+        shell.types("\x1a");
+        shell.sees("Stopped");
+        shell.sees("ready> ");
+        shell.types("fg\n");
+        eventually("the job has the terminal", PATIENCE, || {
+            (shell.foreground() != shell.pid()).then_some(())
+        });
+    }
+    assert!(next.is_running());
+    stage.touch("go.next");
+    next.ended().silent(0);
+    shell.sees("started");
+    stage.go();
+    shell.sees("finished");
     code(&mut shell, 0);
 }
 
