@@ -70,11 +70,12 @@ impl Deref for Jobs {
     }
 }
 
-/// The command and `tenure` with all threads: only then is the shell told.
+/// The command and both processes of `tenure` with all threads: only then is the shell told.
 fn is_stopped(stage: &Stage) {
-    for process in ["pid.job", "pid.tenure"] {
-        let pid: i32 = stage.number(process);
-        eventually(&format!("{process} is stopped"), PATIENCE, || {
+    let job = Pid::from_raw(stage.number("pid.job"));
+    let [front, worker] = front_and_worker(stage);
+    for pid in [job, worker, front] {
+        eventually(&format!("{pid} is stopped"), PATIENCE, || {
             let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
             let mut ids = threads.map(|thread| thread.unwrap().file_name().into_string().unwrap());
             ids.all(|id| state(id.parse().unwrap()) == 'T').then_some(())
