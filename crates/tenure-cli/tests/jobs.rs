@@ -6,6 +6,7 @@ use std::{
     fs::{self, File},
     io::Write,
     ops::Deref,
+    thread,
     time::Duration,
 };
 
@@ -330,8 +331,14 @@ fn ctrl_z_suspends_a_leader_that_campaigns_again() {
     stage.run(&["-q", "break", "job"]).silent(0);
     shell.sees("Campaigning again");
     eventually("it waits", PATIENCE, || (!stage.queue("job").is_empty()).then_some(()));
+    let [front, _] = front_and_worker(&stage);
     for _ in 0..2 {
-        shell.types("\x1a");
+        // More than once, because a stop that comes with the CONT of `fg` is dropped.
+        eventually("it is stopped", PATIENCE, || {
+            shell.types("\x1a");
+            thread::sleep(Duration::from_millis(100));
+            (state(front.as_raw()) == 'T').then_some(())
+        });
         shell.sees("Stopped");
         shell.sees("ready> ");
         shell.types("fg\n");
