@@ -405,8 +405,14 @@ impl Script {
     }
 
     fn openers(&self) -> Vec<Process> {
-        let is_it =
-            |path: &Path| fs::metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == self.fifo);
+        // By its name first: to look at a file of another file system may take for ever.
+        let is_named = |path: &Path| {
+            let is_it = |to: PathBuf| to.to_string_lossy().trim_end_matches(" (deleted)").ends_with(NAME);
+            fs::read_link(path).is_ok_and(is_it)
+        };
+        let is_it = |path: &Path| {
+            is_named(path) && fs::metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == self.fifo)
+        };
         let all = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).map(Pid::from_raw);
         let has_it = |pid: &Pid| {

@@ -137,6 +137,9 @@ fn main_loop(cli: Cli) -> ExitCode {
     let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
+            if matches!(cli.verb, Verb::Hold(_)) {
+                hold::refuse(exit::INTERNAL);
+            }
             return exit::say(&Stop::internal(format!("cannot start the async runtime: {error}")));
         }
     };

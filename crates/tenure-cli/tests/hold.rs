@@ -22,10 +22,14 @@ const TTL: &str = "--ttl 30s";
 
 /// A script of this shell that begins with the lock.
 fn script(stage: &Stage, shell: &str, flags: &str, rest: &str) -> Process {
-    let tenure = env!("CARGO_BIN_EXE_tenure");
-    let text = format!("eval \"$({tenure} -q hold {flags} job)\"\necho $$ >pid.script\n{rest}\n");
+    let text = format!("eval \"$($T -q hold {flags} job || echo exit 70)\"\necho $$ >pid.script\n{rest}\n");
+    text_of(stage, shell, &text)
+}
+
+/// A whole script, in which `$T` is `tenure`.
+fn text_of(stage: &Stage, shell: &str, text: &str) -> Process {
     let mut command = stage.program(shell);
-    command.arg("-c").arg(text).env("T", tenure);
+    command.arg("-c").arg(text).env("T", env!("CARGO_BIN_EXE_tenure"));
     stage.start_command(command)
 }
 
@@ -136,15 +140,10 @@ fn what_the_script_has_started_keeps_the_lock() {
 #[test]
 fn a_subshell_has_the_lock_for_itself() {
     let stage = Stage::new();
-    let tenure = env!("CARGO_BIN_EXE_tenure");
-    let text = format!(
-        "( eval \"$({tenure} hold job)\"; echo inside; {tenure} -q run -n -E 9 job -- true; echo $? )\n\
-         {tenure} -q run -w 9s job -- echo outside"
-    );
+    let text = "( eval \"$($T hold job || echo exit 70)\"; echo inside; $T -q run -n -E 9 job -- true; echo $? )\n\
+                $T -q run -w 9s job -- echo outside";
     for shell in SHELLS {
-        let mut command = stage.program(shell);
-        command.arg("-c").arg(&text);
-        let ended = stage.run_command(command);
+        let ended = text_of(&stage, shell, text).ended();
         assert_eq!(ended.out, "inside\n64\noutside\n", "{shell}: {ended:?}");
     }
 }
@@ -228,4 +227,60 @@ fn a_run_that_is_stopped_takes_the_script_with_it() {
     });
     drop(script);
     let _ = kill(worker, Signal::SIGKILL);
+}
+
+/// The shell finds no `tenure`, or one that cannot start.
+#[test]
+fn a_script_does_not_go_on_without_tenure() {
+    let stage = Stage::new();
+    for shell in SHELLS {
+        for ask in ["./no-such-tenure hold job", "ulimit -n 7; $T hold job", "$T hold"] {
+            let text = format!("eval \"$({ask} || echo exit 70)\"; echo went on");
+            let ended = text_of(&stage, shell, &text).ended();
+            assert!([64, 70].contains(&ended.code) && ended.out.is_empty(), "{shell} {ask}: {ended:?}");
+        }
+    }
+    nothing_is_left(&stage);
+}
+
+/// L1: the guard has given up by then, and may be releasing the lock.
+#[test]
+fn a_script_that_takes_the_lock_too_late_does_not_go_on() {
+    let stage = Stage::new();
+    let text = "code=$($T hold job); sleep 11; eval \"$code\"; echo went on";
+    let ended = text_of(&stage, "sh", text).ended();
+    assert_eq!((ended.code, &*ended.out), (70, ""), "{ended:?}");
+    is_soon_free(&stage);
+    nothing_is_left(&stage);
+}
+
+/// L1: a guard that is stopped kills nothing. The stand-in does.
+#[test]
+fn a_stopped_guard_does_not_save_the_script() {
+    let stage = Stage::new();
+    let script = script(&stage, "sh", "--ttl 4s --grace 1s", "trap '' TERM; while :; do sleep 0.05; done");
+    let shell: i32 = stage.number("pid.script");
+    let guard = ours(&stage, "__hold").into_iter().next().unwrap();
+    kill(guard, Signal::SIGSTOP).unwrap();
+    stage.run(&["-q", "break", "job"]).mute(0);
+    eventually("the script is dead", PATIENCE, || (!is_alive(shell)).then_some(()));
+    kill(guard, Signal::SIGCONT).unwrap();
+    drop(script);
+    nothing_is_left(&stage);
+}
+
+/// What the shell has open is not for our processes, and what is strange in its environment is not read.
+#[test]
+fn our_processes_keep_nothing_of_the_script() {
+    let stage = Stage::new();
+    let text = "exec 4>file; flock 4; sh() { echo '+ sh'; command sh \"$@\"; }\n\
+                export ODD=$(printf '\\351')\n\
+                eval \"$($T -q hold job || echo exit 70)\"; exec 4>&-; flock -n file echo free; echo $TENURE_LOCK\n\
+                tenure_release; exec 9>other; tenure_release; echo kept >&9";
+    for shell in SHELLS {
+        let ended = text_of(&stage, shell, text).ended();
+        assert_eq!((&*ended.out, &*ended.err), ("free\njob\n", ""), "{shell}: {ended:?}");
+        is_soon_free(&stage);
+    }
+    nothing_is_left(&stage);
 }

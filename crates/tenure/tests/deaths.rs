@@ -146,7 +146,15 @@ fn a_process_that_holds() {
         "shared" => guard = Some(locks.semaphore("job", 2).with(|lock| lock.ttl(TTL)).acquire().unwrap()),
         "no" => guard = Some(lock.with(|lock| lock.free_at_death(false)).acquire().unwrap()),
         "linger" => guard = Some(lock.with(|lock| lock.linger(TTL)).acquire().unwrap()),
-        "all" => all = Some(locks.all(["job", "other"]).with(|all| all.with(|lock| lock.ttl(TTL).linger(TTL))).acquire().unwrap()),
+        "all" => {
+            all = Some(
+                locks
+                    .all(["job", "other"])
+                    .with(|all| all.with(|lock| lock.ttl(TTL).linger(TTL)))
+                    .acquire()
+                    .unwrap(),
+            )
+        }
         "owner" => guard = Some(lock.with(|lock| lock.owner(OWNER.parse().unwrap())).acquire().unwrap()),
         "detached" => left = Some(lock.acquire().unwrap().detach().unwrap()),
         "fifo" => {
