@@ -55,7 +55,7 @@ use crate::{
 
 /// The guard: `__hold GRACE WORDS`, with the words of the run.
 pub(crate) const GUARD: &str = "__hold";
-/// The stand-in: `__script GRACE`, with how long after TERM it kills the script itself, in ms.
+/// The stand-in: `__script GRACE SCRIPT`, with how long after TERM it kills the script itself, in ms.
 pub(crate) const STAND_IN: &str = "__script";
 
 /// Acquires the lock, leaves a guard with it, and prints what the shell evaluates.
@@ -162,6 +162,7 @@ impl Guard {
             .args(words)
             .args(["--", "/proc/self/exe", STAND_IN])
             .arg(grace)
+            .arg(fifo.script(None).to_json())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -208,9 +209,7 @@ impl Guard {
             && File::options().write(true).open("/dev/null").is_ok_and(|null| dup2_stdout(null).is_ok());
         let shell = if is_told { self.fifo.first(&life) } else { None };
         self.fifo.remove();
-        let key = |pid: Option<Pid>| pid.map_or((0, 0), processes::key);
-        let script =
-            Script { shell: key(shell), fifo: self.fifo.id, guard: processes::key(nix::unistd::getpid()) };
+        let script = self.fifo.script(shell);
         if shell.is_none() {
             // It may have opened the FIFO a moment ago, and go on.
             if !self.fifo.is_unused() {
@@ -218,7 +217,7 @@ impl Guard {
             }
             return self.leave();
         }
-        self.say(&format!("{}\n", serde_json::to_string(&script).expect("BUG: numbers are JSON")));
+        self.say(&format!("{}\n", script.to_json()));
         match self.fifo.until_closed(&life) {
             Closed::ByScript => self.leave(),
             Closed::ByRun => {
@@ -338,6 +337,12 @@ impl Fifo {
         }
     }
 
+    /// What has the lock, with its shell once that is known.
+    fn script(&self, shell: Option<Pid>) -> Script {
+        let shell = shell.map_or((0, 0), processes::key);
+        Script { shell, fifo: self.id, guard: processes::key(nix::unistd::getpid()) }
+    }
+
     fn remove(&self) {
         // What is left is an empty folder.
         let _ = fs::remove_file(&self.path).and_then(|()| fs::remove_dir(&self.folder));
@@ -394,6 +399,10 @@ struct Script {
 }
 
 impl Script {
+    fn to_json(self) -> String {
+        serde_json::to_string(&self).expect("BUG: numbers are JSON")
+    }
+
     /// As far as they are seen.
     fn processes(&self) -> Vec<Process> {
         let mut all = processes::of_script(self.shell);
@@ -459,20 +468,21 @@ fn quoted(text: &str) -> String {
 /// `__script`: stands for the script under the run.
 pub(crate) fn stand_in(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     let grace = words.next().and_then(|word| word.to_str()?.parse().ok()).map(Duration::from_millis);
+    let script = words.next().and_then(|word| serde_json::from_str(word.to_str()?).ok());
     let given = |name: &&str| Some(((*name).to_owned(), std::env::var(name).ok()?));
     let variables = GIVEN.iter().filter_map(given).collect();
     let ready = Ready { pid: nix::unistd::getpid().as_raw(), variables };
     let stood = serde_json::to_string(&ready).map_err(io::Error::from).and_then(|line| {
         writeln!(stdout(), "{line}")?;
         stdout().flush()?;
-        StandIn { grace: grace.unwrap_or_default(), script: None, asked: None, text: Vec::new() }.stand()
+        StandIn { grace: grace.unwrap_or_default(), script, asked: None, text: Vec::new() }.stand()
     });
     ExitCode::from(if stood.is_ok() { 0 } else { exit::INTERNAL })
 }
 
 struct StandIn {
     grace: Duration,
-    /// Once it is known.
+    /// At first without its shell.
     script: Option<Script>,
     /// When the run asked it to end.
     asked: Option<Instant>,
