@@ -6,7 +6,7 @@ use std::{future::pending, os::unix::process::parent_id, time::Duration};
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use tenure::{
-    AcquireError, Guards, Label, LockName, Locker, OwnerId,
+    AcquireError, Guards, LockName, Locker, OwnerId,
     backend::{EndOfGrant, Released, Renewal},
     view::Mode,
 };
@@ -15,6 +15,7 @@ use crate::{
     args::{Attach, Global, LockArgs, Renew, Unlock},
     exit::{self, Stop, chain},
     nested::{self, Nesting},
+    processes,
     release::left_to_ttl,
     run::{CommandEnd, LockNames, Started, Task},
     signals::{Signals, unhandled},
@@ -42,7 +43,8 @@ pub(crate) async fn lock(global: &Global, args: LockArgs) -> Result<u8, Stop> {
     if let Nesting::Never(stop) = nested::nesting(global, &locks, claim, signals.asked_to_end()).await? {
         return Err(stop);
     }
-    let lock = locks.mutex(name).ttl(args.ttl.ttl()).label(caller(parent_id())).free_at_death(false);
+    let lock =
+        locks.mutex(name).ttl(args.ttl.ttl()).label(processes::label_of(parent_id())).free_at_death(false);
     let lock = if let Some(owner) = args.owner { lock.owner(owner) } else { lock };
     let waiting = LockWait::new(global, &locks, name, args.conflict_exit_code);
     let guard = waiting.acquire(lock, Budget::new(args.wait), &mut signals).await?;
@@ -84,14 +86,6 @@ fn outlives_its_process(locks: &Locker, so: &str) -> Result<(), Stop> {
         return Err(Stop::usage(line));
     }
     Ok(())
-}
-
-/// The lease is for another process, so its label names that one: the script that asked for it.
-pub(crate) fn caller(parent: u32) -> Label {
-    let ours = tenure::command::this_process();
-    let name =
-        std::fs::read_to_string(format!("/proc/{parent}/comm")).unwrap_or_else(|_| ours.command.clone());
-    Label::new(&ours.host, parent, &ours.user, name.trim())
 }
 
 pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {

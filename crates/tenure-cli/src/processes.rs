@@ -17,6 +17,7 @@ use nix::{
     unistd::{Pid, getpgid, getpid, getsid},
 };
 use rustix::process::{WaitId, WaitIdOptions, WaitOptions, kill_process, kill_process_group, wait, waitid};
+use tenure::Label;
 
 use crate::{
     exit::{self, Stop},
@@ -285,6 +286,13 @@ fn with_descendants(all: &mut Vec<Process>) {
             }
         }
     }
+}
+
+/// The label of a lease for another process, such as the script that asked for it.
+pub(crate) fn label_of(pid: u32) -> Label {
+    let ours = tenure::command::this_process();
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_else(|_| ours.command.clone());
+    Label::new(&ours.host, pid, &ours.user, name.trim())
 }
 
 /// A shell and its descendants, as far as they run.

@@ -17,7 +17,6 @@ use crate::{
     every::Every,
     exit::{self, Stop},
     health::Health,
-    lease::caller,
     lines,
     nested::{self, Nesting},
     processes::{self, Scope},
@@ -896,7 +895,7 @@ impl Task {
     /// This process and its command, for people.
     fn label(&self) -> Label {
         if let Some(script) = self.script {
-            return caller(script).running(true);
+            return processes::label_of(script).running(true);
         }
         let ours = tenure::command::this_process();
         let command = self.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();

@@ -236,6 +236,9 @@ impl Leadership {
     ///
     /// # Errors
     /// As [`Guard::detach`].
+    ///
+    /// # Cancel safety
+    /// As [`Guard::detach`].
     pub async fn detach(self) -> Result<Detached, DetachError<Self>> {
         let Self { guard, term } = self;
         guard.detach().await.map_err(|error| error.map(|guard| Self { guard, term }))

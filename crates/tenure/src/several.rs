@@ -273,6 +273,9 @@ impl Guards {
     ///
     /// # Errors
     /// As [`Guard::detach`], with all guards in the error.
+    ///
+    /// # Cancel safety
+    /// As [`Guard::detach`], for all guards.
     pub async fn detach(self) -> Result<Vec<Detached>, DetachError<Self>> {
         let kept = join_all(self.guards.iter().map(Guard::outlive_process)).await;
         match kept.into_iter().collect::<Result<(), _>>() {
