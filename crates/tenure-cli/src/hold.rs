@@ -323,8 +323,9 @@ impl Fifo {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => return None,
             }
-            if let Some(line) = text.split(|byte| *byte == b'\n').next().filter(|_| text.contains(&b'\n')) {
-                return str::from_utf8(line).ok()?.parse().ok().map(Pid::from_raw);
+            if let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+                let pid: i32 = str::from_utf8(&text[..end]).ok()?.parse().ok()?;
+                return (pid > 1).then(|| Pid::from_raw(pid));
             }
             if left.is_zero() || has_ended(stand_in) {
                 return None;
@@ -339,8 +340,8 @@ impl Fifo {
 
     /// What has the lock, with its shell once that is known.
     fn script(&self, shell: Option<Pid>) -> Script {
-        let shell = shell.map_or((0, 0), processes::key);
-        Script { shell, fifo: self.id, guard: processes::key(nix::unistd::getpid()) }
+        let guard = processes::key(nix::unistd::getpid());
+        Script { shell: shell.map(processes::key), fifo: self.id, guard }
     }
 
     fn remove(&self) {
@@ -391,7 +392,7 @@ fn has_ended(process: &OwnedFd) -> bool {
 /// What has the lock: the shell, its descendants, and each process that has the FIFO open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct Script {
-    shell: ProcessKey,
+    shell: Option<ProcessKey>,
     /// The device and the number of the FIFO.
     fifo: (u64, u64),
     /// It and its descendants, all of ours, are not part of the script, though the script may have adopted them.
@@ -405,7 +406,7 @@ impl Script {
 
     /// As far as they are seen.
     fn processes(&self) -> Vec<Process> {
-        let mut all = processes::of_script(self.shell);
+        let mut all = self.shell.map(processes::of_script).unwrap_or_default();
         let known: Vec<Pid> = all.iter().map(Process::pid).collect();
         all.extend(self.openers().into_iter().filter(|process| !known.contains(&process.pid())));
         let ours: Vec<Pid> = processes::of_script(self.guard).iter().map(Process::pid).collect();
@@ -440,7 +441,18 @@ impl Script {
     /// Until none of them is left.
     fn kill(&self) {
         let until = Instant::now() + KILLS;
-        while Instant::now() < until && !self.processes().is_empty() {
+        loop {
+            let left = self.processes();
+            if left.is_empty() {
+                return;
+            }
+            if Instant::now() >= until {
+                let pids: Vec<String> = left.iter().map(|process| process.pid().to_string()).collect();
+                return exit::warn(&format!(
+                    "the script could not be stopped; still running: {}",
+                    pids.join(", ")
+                ));
+            }
             self.signal(Signal::SIGKILL);
             std::thread::sleep(Duration::from_millis(5));
         }
