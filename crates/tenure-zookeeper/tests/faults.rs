@@ -191,16 +191,16 @@ async fn a_lost_reply_leaves_no_ghost_in_the_line() {
     warm.leave().await;
     let player = Player::new(backend, "job");
     proxy.drop_replies();
-    {
+    // On a busy machine the connection may be given up before the claim was sent: then it is made again.
+    loop {
         let claim = pin!(player.backend.claim(&player.claim));
         let is_made = until("it got through", async || contenders(&client, "/tenure/job").await.len() == 1);
-        let unanswered = tokio::select! {
-            answer = claim => answer.is_err(),
-            () = is_made => true,
-        };
-        assert!(unanswered, "its reply was dropped");
+        tokio::select! {
+            biased;
+            () = is_made => break,
+            answer = claim => assert!(answer.is_err(), "its reply was dropped"),
+        }
     }
-    until("it got through", async || contenders(&client, "/tenure/job").await.len() == 1).await;
     let made = contenders(&client, "/tenure/job").await;
     proxy.heal();
     let granted = soon("it is let in", async {
