@@ -337,10 +337,10 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// How long after TERM the script is killed: a little before its run would be.
+    /// How long after TERM the script is killed: before its run would be, by what a look at all processes may take.
     pub(crate) fn grace(&self) -> Duration {
         let default = (self.ttl.unwrap_or_default().ttl() / 4).min(Duration::from_secs(5));
-        self.grace.unwrap_or(default) * 9 / 10
+        self.grace.unwrap_or(default) * 3 / 4
     }
 }
 

@@ -442,6 +442,8 @@ impl Script {
     fn kill(&self) {
         let until = Instant::now() + KILLS;
         loop {
+            // First those that are found without a look at every process of the machine.
+            kill_all(&self.shell.map(processes::of_script).unwrap_or_default());
             let left = self.processes();
             if left.is_empty() {
                 return;
@@ -453,9 +455,15 @@ impl Script {
                     pids.join(", ")
                 ));
             }
-            self.signal(Signal::SIGKILL);
+            kill_all(&left);
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+}
+
+fn kill_all(processes: &[Process]) {
+    for process in processes {
+        process.signal(Signal::SIGKILL as i32);
     }
 }
 

@@ -258,7 +258,7 @@ fn a_script_that_takes_the_lock_too_late_does_not_go_on() {
 #[test]
 fn a_stopped_guard_does_not_save_the_script() {
     let stage = Stage::new();
-    let script = script(&stage, "sh", "--ttl 4s --grace 1s", "trap '' TERM; while :; do sleep 0.05; done");
+    let script = script(&stage, "sh", "--ttl 9s --grace 2s", "trap '' TERM; while :; do sleep 0.05; done");
     let shell: i32 = stage.number("pid.script");
     let guard = ours(&stage, "__hold").into_iter().next().unwrap();
     kill(guard, Signal::SIGSTOP).unwrap();
