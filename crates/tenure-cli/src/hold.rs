@@ -406,12 +406,22 @@ impl Script {
 
     /// As far as they are seen.
     fn processes(&self) -> Vec<Process> {
-        let mut all = self.shell.map(processes::of_script).unwrap_or_default();
-        let known: Vec<Pid> = all.iter().map(Process::pid).collect();
+        let mut all = self.family();
+        let known: Vec<Pid> = all.iter().chain(&self.ours()).map(Process::pid).collect();
         all.extend(self.openers().into_iter().filter(|process| !known.contains(&process.pid())));
-        let ours: Vec<Pid> = processes::of_script(self.guard).iter().map(Process::pid).collect();
+        all
+    }
+
+    /// Those that are found without a look at every process of the machine.
+    fn family(&self) -> Vec<Process> {
+        let ours: Vec<Pid> = self.ours().iter().map(Process::pid).collect();
+        let mut all = self.shell.map(processes::of_script).unwrap_or_default();
         all.retain(|process| !ours.contains(&process.pid()));
         all
+    }
+
+    fn ours(&self) -> Vec<Process> {
+        processes::of_script(self.guard)
     }
 
     fn openers(&self) -> Vec<Process> {
@@ -442,8 +452,7 @@ impl Script {
     fn kill(&self) {
         let until = Instant::now() + KILLS;
         loop {
-            // First those that are found without a look at every process of the machine.
-            kill_all(&self.shell.map(processes::of_script).unwrap_or_default());
+            kill_all(&self.family());
             let left = self.processes();
             if left.is_empty() {
                 return;
