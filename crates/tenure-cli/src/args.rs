@@ -296,8 +296,7 @@ pub(crate) struct Run {
 #[derive(Args, Debug)]
 #[command(after_help = after_help!(
     "  eval \"$(tenure hold backup || echo exit 70)\"         Wait for the lock; hold it until the script ends
-  eval \"$(tenure hold -n backup || echo exit 70)\"      Exit with 1 if it is held
-  tenure_release                                        Release it earlier",
+  eval \"$(tenure hold -n backup || echo exit 70)\"      Exit with 1 if it is held; tenure_release releases it earlier",
     "\
 Exit codes, with which the script exits too:
   1, or -E  another owner holds the lock

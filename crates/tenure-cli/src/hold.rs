@@ -28,7 +28,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::{
@@ -42,6 +42,7 @@ use nix::{
     unistd::{Pid, dup2_stdout, mkdtemp, mkfifo, setsid},
 };
 use rustix::process::{PidfdFlags, pidfd_open};
+use tenure::backend::{Host, Moment, TokioHost};
 use tokio::{io::AsyncReadExt, net::unix::pipe::Receiver};
 
 use crate::{
@@ -312,10 +313,10 @@ impl Fifo {
 
     /// Waits for the id of the script. `None` if no shell opens the FIFO, or if the stand-in ends before.
     fn first(&mut self, stand_in: &OwnedFd) -> Option<Pid> {
-        let until = Instant::now() + FIRST;
+        let until = TokioHost.now() + FIRST;
         let mut text = Vec::new();
         loop {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.remaining(TokioHost.now());
             let wait = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
             let mut there = [0; 32];
             match self.end.read(&mut there) {
@@ -334,7 +335,7 @@ impl Fifo {
             let short = wait.min(PollTimeout::from(20_u8));
             let mut ready = [PollFd::new(self.end.as_fd(), PollFlags::POLLIN)];
             let _ = poll(&mut ready, short);
-            std::thread::sleep(Duration::from_millis(2));
+            rest(2);
         }
     }
 
@@ -450,14 +451,14 @@ impl Script {
 
     /// Until none of them is left.
     fn kill(&self) {
-        let until = Instant::now() + KILLS;
+        let until = TokioHost.now() + KILLS;
         loop {
             kill_all(&self.family());
             let left = self.processes();
             if left.is_empty() {
                 return;
             }
-            if Instant::now() >= until {
+            if until.is_over(TokioHost.now()) {
                 let pids: Vec<String> = left.iter().map(|process| process.pid().to_string()).collect();
                 return exit::warn(&format!(
                     "the script could not be stopped; still running: {}",
@@ -465,9 +466,13 @@ impl Script {
                 ));
             }
             kill_all(&left);
-            std::thread::sleep(Duration::from_millis(5));
+            rest(5);
         }
     }
+}
+
+fn rest(millis: u8) {
+    let _ = poll(&mut [], PollTimeout::from(millis));
 }
 
 fn kill_all(processes: &[Process]) {
@@ -514,7 +519,7 @@ struct StandIn {
     /// At first without its shell.
     script: Option<Script>,
     /// When the run asked it to end.
-    asked: Option<Instant>,
+    asked: Option<Moment>,
     text: Vec<u8>,
 }
 
@@ -526,7 +531,7 @@ impl StandIn {
         asks.thread_block()?;
         let signals = SignalFd::new(&asks)?;
         loop {
-            let left = self.asked.map(|asked| self.grace.saturating_sub(asked.elapsed()));
+            let left = self.asked.map(|asked| self.grace.saturating_sub(asked.elapsed(TokioHost.now())));
             if let (Some(Duration::ZERO), Some(script)) = (left, self.script) {
                 // The guard does the same when the run has killed this process. It may be stopped.
                 script.kill();
@@ -545,7 +550,7 @@ impl StandIn {
             };
             let (is_told, is_asked) = (happened(&ready[0]), happened(&ready[1]));
             if is_asked && signals.read_signal()?.is_some() {
-                self.asked.get_or_insert_with(Instant::now);
+                self.asked.get_or_insert_with(|| TokioHost.now());
                 self.script.inspect(|script| script.signal(Signal::SIGTERM));
             }
             if is_told && self.hear(input.as_fd())? {

@@ -14,7 +14,7 @@
 //! Whatever cannot be looked at proves nothing: no `/proc`, one of another namespace, `hidepid`, a refused system call, a
 //! state in `/proc`. Then the lease lasts for its ttl.
 
-use std::{fmt, fs, path::PathBuf, str::FromStr};
+use std::{fmt, fs, str::FromStr};
 
 use crate::link::FileConnection;
 
@@ -40,7 +40,9 @@ impl Mark {
     pub(crate) fn own(boot: &str) -> Option<Self> {
         let pid = std::process::id();
         // The `/proc` of another namespace shows this process under another id, or not at all.
-        if !platform::CAN_SEE_DEATH || fs::read_link("/proc/self").ok()? != PathBuf::from(pid.to_string()) {
+        if !platform::CAN_SEE_DEATH
+            || fs::read_link("/proc/self").ok()?.as_os_str() != pid.to_string().as_str()
+        {
             return None;
         }
         let namespace = |name| numbered(&fs::read_link(format!("/proc/self/ns/{name}")).ok()?);
@@ -155,7 +157,8 @@ mod platform {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use std::{
         io::{BufRead, BufReader},

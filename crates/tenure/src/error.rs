@@ -272,22 +272,22 @@ pub enum ReleaseError {
 #[derive(thiserror::Error)]
 #[error("the lease was not detached: the store has not confirmed that it outlives this process")]
 pub struct DetachError<G = crate::Guard> {
-    guard: G,
+    guard: Box<G>,
     source: BackendError,
 }
 
 impl<G> DetachError<G> {
     pub(crate) fn new(guard: G, source: BackendError) -> Self {
-        Self { guard, source }
+        Self { guard: Box::new(guard), source }
     }
 
     pub(crate) fn map<H>(self, wrap: impl FnOnce(G) -> H) -> DetachError<H> {
-        DetachError { guard: wrap(self.guard), source: self.source }
+        DetachError::new(wrap(*self.guard), self.source)
     }
 
     /// The guard, to try again or to release it.
     pub fn into_guard(self) -> G {
-        self.guard
+        *self.guard
     }
 
     /// The error of the store.
