@@ -295,8 +295,8 @@ pub(crate) struct Run {
 /// Its words are those of a `run`, which it becomes.
 #[derive(Args, Debug)]
 #[command(after_help = after_help!(
-    "  eval \"$(tenure hold backup || echo exit 70)\"         Wait for the lock; hold it until the script ends
-  eval \"$(tenure hold -n backup || echo exit 70)\"      Exit with 1 if it is held; tenure_release releases it earlier",
+    "  eval \"$(tenure hold backup || echo exit 70)\"         Hold it until the script ends
+  eval \"$(tenure hold -n backup || echo exit 70)\"      Exit with 1 if it is held",
     "\
 Exit codes, with which the script exits too:
   1, or -E  another owner holds the lock
