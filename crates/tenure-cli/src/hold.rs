@@ -17,12 +17,12 @@
 use std::{
     collections::BTreeMap,
     ffi::OsString,
-    fs::{self, File},
+    fs::{self, File, Permissions},
     io::{self, BufRead, BufReader, ErrorKind, Read, Write, stdin, stdout},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::{
-            fs::{MetadataExt, OpenOptionsExt},
+            fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
             process::{CommandExt, parent_id},
         },
     },
@@ -39,9 +39,10 @@ use nix::{
         signalfd::SignalFd,
         stat::Mode,
     },
-    unistd::{Pid, dup2_stdout, mkdtemp, mkfifo, setsid},
+    unistd::{Pid, dup2_stdout, mkfifo, setsid},
 };
 use rustix::process::{PidfdFlags, pidfd_open};
+use tempfile::TempDir;
 use tenure::backend::{Host, Moment, TokioHost};
 use tokio::{io::AsyncReadExt, net::unix::pipe::Receiver};
 
@@ -266,7 +267,8 @@ enum Closed {
 
 /// The FIFO that the script keeps open.
 struct Fifo {
-    folder: PathBuf,
+    /// Until a shell has opened it, or is to open it no more.
+    folder: Option<TempDir>,
     path: PathBuf,
     end: File,
     id: (u64, u64),
@@ -278,15 +280,16 @@ impl Fifo {
     fn new(number: u8) -> io::Result<Self> {
         let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
         let folder = folder.map_or_else(std::env::temp_dir, PathBuf::from);
-        let folder = mkdtemp(&folder.join("tenure-hold.XXXXXX"))
-            .or_else(|_| mkdtemp(&std::env::temp_dir().join("tenure-hold.XXXXXX")))?;
-        let path = folder.join(NAME);
+        let mut draft = tempfile::Builder::new();
+        draft.prefix("tenure-hold.").permissions(Permissions::from_mode(0o700));
+        let folder = draft.tempdir_in(folder).or_else(|_| draft.tempdir())?;
+        let path = folder.path().join(NAME);
         let made = mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).map_err(io::Error::from);
         let end =
             made.and_then(|()| File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&path));
-        let end = end.inspect_err(|_| drop(fs::remove_dir_all(&folder)))?;
+        let end = end?;
         let facts = end.metadata()?;
-        Ok(Self { folder, path, end, id: (facts.dev(), facts.ino()), number })
+        Ok(Self { folder: Some(folder), path, end, id: (facts.dev(), facts.ino()), number })
     }
 
     /// What the shell evaluates. It writes its own id: only the shell itself, or its subshell, knows which process it is.
@@ -345,9 +348,9 @@ impl Fifo {
         Script { shell: shell.map(processes::key), fifo: self.id, guard }
     }
 
-    fn remove(&self) {
-        // What is left is an empty folder.
-        let _ = fs::remove_file(&self.path).and_then(|()| fs::remove_dir(&self.folder));
+    fn remove(&mut self) {
+        // The folder goes with it.
+        self.folder = None;
     }
 
     /// No process has it open for writing.
@@ -376,12 +379,6 @@ impl Fifo {
                 return Closed::ByRun;
             }
         }
-    }
-}
-
-impl Drop for Fifo {
-    fn drop(&mut self) {
-        self.remove();
     }
 }
 

@@ -157,11 +157,9 @@ fn a_command_that_was_suspended_past_its_lease_is_killed_by_fg() {
     assert!(!shell.all().contains("finished"));
 }
 
-/// A job that goes on in the background leaves the terminal to the shell, also when it ends.
-#[test]
-fn bg_leaves_the_terminal_to_the_shell() {
-    let stage = Jobs::new();
-    let mut shell = Screen::shell(&stage);
+/// A shell whose job was suspended, and goes on in the background.
+fn in_the_background(stage: &Jobs) -> Screen {
+    let mut shell = Screen::shell(stage);
     shell.types("$tenure run job -- sh idler\n");
     shell.sees("started");
     shell.types("\x1a");
@@ -169,6 +167,14 @@ fn bg_leaves_the_terminal_to_the_shell() {
     shell.types("bg\n");
     let pid: i32 = stage.number("pid.job");
     eventually("the command goes on", PATIENCE, || (state(pid) != 'T').then_some(()));
+    shell
+}
+
+/// A job that goes on in the background leaves the terminal to the shell, also when it ends.
+#[test]
+fn bg_leaves_the_terminal_to_the_shell() {
+    let stage = Jobs::new();
+    let mut shell = in_the_background(&stage);
     stage.go();
     shell.sees("finished");
     eventually("the job has ended", PATIENCE, || {
@@ -183,14 +189,7 @@ fn bg_leaves_the_terminal_to_the_shell() {
 #[test]
 fn a_death_in_the_background_leaves_the_terminal_to_another_job() {
     let stage = Jobs::new();
-    let mut shell = Screen::shell(&stage);
-    shell.types("$tenure run job -- sh idler\n");
-    shell.sees("started");
-    shell.types("\x1a");
-    shell.sees("Stopped");
-    shell.types("bg\n");
-    let pid: i32 = stage.number("pid.job");
-    eventually("the command goes on", PATIENCE, || (state(pid) != 'T').then_some(()));
+    let mut shell = in_the_background(&stage);
     let [front, worker] = front_and_worker(&stage);
     leaves_the_terminal(&stage, &mut shell, || {
         kill(worker, Signal::SIGKILL).unwrap();

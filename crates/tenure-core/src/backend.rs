@@ -404,7 +404,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// A lease with one token, for its ttl.
+    /// A lease of this length with a single token.
     pub fn new(name: LockName, owner: OwnerId, token: FencingToken, ttl: Duration) -> Self {
         Self { name, owner, token, block: 1, ttl, ends_with_process: false }
     }

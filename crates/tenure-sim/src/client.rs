@@ -226,7 +226,7 @@ impl Program {
             return self.detach(grant, guard).await;
         }
         world.disbelieve(grant, Leaving::Released);
-        let guard = Arc::try_unwrap(guard).expect("BUG: nobody else keeps a guard");
+        let guard = Arc::try_unwrap(guard).expect("BUG: the program has the only guard");
         let answer = match guard.release().await {
             Ok(()) => ReleaseAnswer::Released,
             Err(ReleaseError::AlreadyLost(_)) => ReleaseAnswer::AlreadyLost,
@@ -238,7 +238,7 @@ impl Program {
     /// Another process works under the lease from then on, for as long as this one has known that it lasts. Until the answer
     /// it is this process that treats it as held.
     async fn detach(&mut self, grant: GrantId, guard: Arc<Guard>) {
-        let guard = Arc::try_unwrap(guard).expect("BUG: nobody else keeps a guard");
+        let guard = Arc::try_unwrap(guard).expect("BUG: the program has the only guard");
         match guard.detach().await {
             Ok(_) => self.world.pass_to_another(grant),
             Err(_) => self.world.disbelieve(grant, Leaving::Dropped),

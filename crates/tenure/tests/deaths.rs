@@ -299,7 +299,7 @@ fn a_detached_lease_outlives_its_process() {
     stage.assert_outlives(stage.holder("detached"));
 }
 
-/// The lease is that of the process that attached to it, for its ttl.
+/// The process that attached holds the lease, until the ttl has passed.
 #[test]
 fn a_lease_that_another_process_attached_to_outlives_its_process() {
     let stage = Stage::new();
