@@ -431,13 +431,12 @@ impl Script {
         let is_it = |path: &Path| {
             is_named(path) && fs::metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == self.fifo)
         };
-        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).map(Pid::from_raw);
         let has_it = |pid: &Pid| {
             let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
             open.map(|entry| entry.path()).any(|path| is_it(&path))
         };
-        pids.filter(has_it).filter_map(Process::read).collect()
+        let all = processes::pids().unwrap_or_default();
+        all.into_iter().filter(has_it).filter_map(Process::read).collect()
     }
 
     fn signal(&self, signal: Signal) {

@@ -498,14 +498,17 @@ fn shows(session: Pid, pid: Pid) -> bool {
 
 /// All processes of a session. A process cannot join a group of another session, so each group is complete.
 pub(crate) fn of_session(session: Pid) -> io::Result<Vec<Process>> {
+    // A system call instead of a file, because it is cheap, and because no process can be hidden from it.
+    let of_it = pids()?.into_iter().filter(|pid| getsid(Some(*pid)) == Ok(session));
+    Ok(of_it.filter_map(Process::read).collect())
+}
+
+/// All processes that `/proc` shows.
+pub(crate) fn pids() -> io::Result<Vec<Pid>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
-        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let pid = Pid::from_raw(pid);
-        // A system call instead of a file, because it is cheap, and because no process can be hidden from it.
-        if getsid(Some(pid)) == Ok(session) {
-            found.extend(Process::read(pid));
-        }
+        let pid = entry?.file_name().to_str().and_then(|name| name.parse().ok());
+        found.extend(pid.map(Pid::from_raw));
     }
     Ok(found)
 }
