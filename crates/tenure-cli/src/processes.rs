@@ -394,11 +394,9 @@ impl Process {
         };
         let ended = has_exited(pid);
         Some(match stat {
-            // The first thread of a process may end before the others: that is not a zombie, though it looks like
-            // one.
-            Some(Stat { state, parent, born }) => {
-                let is_dead = matches!(state, b'Z' | b'X') && ended != Some(false);
-                Self { pid, group, parent: (parent > 0).then(|| Pid::from_raw(parent)), born, is_dead }
+            Some(stat) => {
+                let parent = (stat.parent > 0).then(|| Pid::from_raw(stat.parent));
+                Self { pid, group, parent, born: stat.born, is_dead: stat.is_dead(ended) }
             }
             None => Self { pid, group, parent: None, born: 0, is_dead: ended == Some(true) },
         })
@@ -663,6 +661,7 @@ fn send(_handle: &OwnedFd, _signal: rustix::process::Signal) -> bool {
 struct Stat {
     state: u8,
     parent: i32,
+    threads: u32,
     born: u64,
 }
 
@@ -674,9 +673,16 @@ impl Stat {
         let mut fields = rest.split_whitespace();
         let state = *fields.next()?.as_bytes().first()?;
         let parent = fields.next()?.parse().ok()?;
-        // Field 22 of all; the two that we have read are 3 and 4.
-        let born = fields.nth(17)?.parse().ok()?;
-        Some(Self { state, parent, born })
+        // Fields 20 and 22 of all; the two that we have read are 3 and 4.
+        let threads = fields.nth(15)?.parse().ok()?;
+        let born = fields.nth(1)?.parse().ok()?;
+        Some(Self { state, parent, threads, born })
+    }
+
+    /// The first thread may end before the others: that is no zombie, though it looks like one. `ended` is the answer of the
+    /// system, if it has one.
+    fn is_dead(&self, ended: Option<bool>) -> bool {
+        matches!(self.state, b'Z' | b'X') && ended.unwrap_or(self.threads <= 1)
     }
 }
 
@@ -691,11 +697,21 @@ mod tests {
     fn a_process_of_any_name_is_read() {
         for name in [&b"sleep"[..], b"nachtsicherung\xc3", b"\xff\xfe", b") Z 1 2 (", b"a b\n", b""] {
             let stat = [b"42 (", name, b") ", REST.as_bytes()].concat();
-            let expected = Stat { state: b'S', parent: 7, born: 12345 };
+            let expected = Stat { state: b'S', parent: 7, threads: 1, born: 12345 };
             assert_eq!(Stat::parse(&stat), Some(expected), "{}", name.escape_ascii());
         }
         assert_eq!(Stat::parse(b"42 (cut"), None);
         assert_eq!(Stat::parse(b"42 (cut) Z 1"), None);
+    }
+
+    /// L1: where the system has no handles of processes, a process whose first thread had ended counted as dead while its other
+    /// threads worked.
+    #[test]
+    fn a_process_whose_first_thread_has_ended_is_alive() {
+        let stat = |state, threads| Stat { state, parent: 7, threads, born: 1 };
+        assert!(!stat(b'Z', 2).is_dead(None) && stat(b'Z', 1).is_dead(None) && stat(b'X', 0).is_dead(None));
+        assert!(!stat(b'Z', 1).is_dead(Some(false)) && stat(b'Z', 2).is_dead(Some(true)));
+        assert!(!stat(b'S', 1).is_dead(None));
     }
 
     /// This process is not a zombie, and no process has the largest possible pid.
