@@ -276,9 +276,6 @@ pub(crate) struct Run {
     /// Run the command through `sh -c`
     #[arg(short = 'c', long)]
     pub(crate) command: bool,
-    /// The process for which `tenure hold` holds the lock
-    #[arg(long, hide = true)]
-    pub(crate) script: Option<u32>,
     /// Name of the lock: up to 512 bytes of text, such as deploy or db/backup
     #[arg(value_name = "NAME")]
     pub(crate) name: OsString,
@@ -292,7 +289,6 @@ pub(crate) struct Run {
     pub(crate) argv: Vec<OsString>,
 }
 
-/// Its words are those of a `run`, which it becomes.
 #[derive(Args, Debug)]
 #[command(after_help = after_help!(
     "  eval \"$(tenure hold backup || echo exit 70)\"         Hold it until the script ends
@@ -307,40 +303,35 @@ Exit codes, with which the script exits too:
 pub(crate) struct Hold {
     /// Do not wait: fail immediately if the lock is held
     #[arg(short = 'n', long = "nonblock", conflicts_with = "wait", help_heading = "Waiting")]
-    nonblock: bool,
+    pub(crate) nonblock: bool,
     /// Wait for at most this long [default: indefinitely]
     #[arg(short = 'w', long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Waiting")]
-    wait: Option<Duration>,
+    pub(crate) wait: Option<Duration>,
     /// Share the lock with others that share it: many readers, one writer
     #[arg(short = 's', long, conflicts_with = "slots", help_heading = "Locks")]
-    shared: bool,
+    pub(crate) shared: bool,
     /// Let up to N holders run at the same time (semaphore)
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..), help_heading = "Locks")]
-    slots: Option<u32>,
+    pub(crate) slots: Option<u32>,
     /// Length of the lease: after a crash of this host the lock is free this much later [default: 10s, or the
     /// store's maximum]
     #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true, help_heading = "Lease")]
-    ttl: Option<Timing>,
+    pub(crate) ttl: Option<Timing>,
     /// Stop the script after this long
     #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
-    max_hold: Option<Duration>,
+    pub(crate) max_hold: Option<Duration>,
     /// How long the script may take to end after TERM, before KILL, if the lease is lost [default: ttl/4, at most 5s]
     #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
-    grace: Option<Duration>,
+    pub(crate) grace: Option<Duration>,
     /// Exit code if the lock was not acquired
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::CONFLICT, help_heading = "Waiting")]
-    conflict_exit_code: u8,
+    pub(crate) conflict_exit_code: u8,
+    /// The process for which the lock is held: this one is the run of its guard
+    #[arg(long, hide = true)]
+    pub(crate) script: Option<u32>,
     /// Name of the lock
     #[arg(value_name = "NAME", value_parser = name)]
-    name: LockName,
-}
-
-impl Hold {
-    /// How long after TERM the script is killed: before its run would be, by what a look at all processes may take.
-    pub(crate) fn grace(&self) -> Duration {
-        let default = (self.ttl.unwrap_or_default().ttl() / 4).min(Duration::from_secs(5));
-        self.grace.unwrap_or(default) * 3 / 4
-    }
+    pub(crate) name: LockName,
 }
 
 #[derive(Args, Debug)]

@@ -340,6 +340,11 @@ impl Child {
         self.family.daemons()
     }
 
+    /// Its exit code, once it has ended.
+    pub(crate) fn code(&self) -> Option<u8> {
+        self.code
+    }
+
     /// Nothing that the command started can be unseen.
     pub(crate) fn sees_all(&self) -> bool {
         self.family.scope.adopts

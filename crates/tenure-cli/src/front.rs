@@ -55,7 +55,11 @@ use crate::{
 
 /// Whether this verb has a front: one that runs a command, where the system shows all that is left of one.
 pub(crate) fn stands_before(verb: &Verb) -> bool {
-    let runs = matches!(verb, Verb::Run(_) | Verb::Lead(_) | Verb::Attach(_));
+    let runs = match verb {
+        Verb::Run(_) | Verb::Lead(_) | Verb::Attach(_) => true,
+        Verb::Hold(args) => args.script.is_some(),
+        _ => false,
+    };
     cfg!(target_os = "linux") && runs && !worker::has_front() && processes::sees_all()
 }
 

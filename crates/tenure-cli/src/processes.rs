@@ -295,6 +295,11 @@ pub(crate) fn label_of(pid: u32) -> Label {
     Label::new(&ours.host, pid, &ours.user, name.trim())
 }
 
+/// Whether the process with this key runs.
+pub(crate) fn lives(key: ProcessKey) -> bool {
+    still(key).is_some_and(|process| !process.is_dead)
+}
+
 /// A shell and its descendants, as far as they run.
 pub(crate) fn of_script(shell: ProcessKey) -> Vec<Process> {
     let mut all: Vec<Process> = still(shell).into_iter().collect();

@@ -12,12 +12,12 @@ use tenure::{
 };
 
 use crate::{
-    args::{Attach, Global, HoldArgs, Lead, Run, name},
+    args::{Attach, DeathArgs, FreeAtDeath, Global, Hold, HoldArgs, Lead, Run, name},
     child::{Child, ChildChange, Under},
     every::Every,
     exit::{self, Stop},
     health::Health,
-    lines,
+    hold, lines,
     nested::{self, Nesting},
     processes::{self, Scope},
     release::{Release, left_to_ttl},
@@ -41,6 +41,30 @@ pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
     }
     let budget = Budget::new(if args.nonblock { Some(Duration::ZERO) } else { args.wait });
     let guards = started.acquire(budget, args.conflict_exit_code).await?;
+    match started.run(guards, async |_| Ok(())).await? {
+        CommandEnd::Ended(code) => Ok(code),
+        CommandEnd::Lost(line) => Err(task.lost(line)),
+    }
+}
+
+/// The run of a [`hold`](crate::hold): its command stands for the script.
+pub(crate) async fn hold(global: &Global, args: &Hold) -> Result<u8, Stop> {
+    let task = Task::from(args);
+    task.check()?;
+    let wanted =
+        LockNames { names: vec![args.name.clone()], how: How::One, mode: mode(args.shared, args.slots) };
+    let mut started = Started::new(global, &task, wanted).await?;
+    started.refuse_nested().await?;
+    let budget = Budget::new(if args.nonblock { Some(Duration::ZERO) } else { args.wait });
+    let acquired = tokio::select! {
+        biased;
+        guards = started.acquire(budget, args.conflict_exit_code) => Some(guards?),
+        () = hold::guard_has_ended() => None,
+    };
+    let Some(guards) = acquired else {
+        drained(&started.locks, LEAVE_PATIENCE, pending()).await;
+        return Err(Stop::new(exit::INTERNAL, ""));
+    };
     match started.run(guards, async |_| Ok(())).await? {
         CommandEnd::Ended(code) => Ok(code),
         CommandEnd::Lost(line) => Err(task.lost(line)),
@@ -268,7 +292,7 @@ impl LockNames {
     /// The names in the arguments. With `--any` there is no NAME, and the argument in its place begins the command;
     /// `written` is the whole command line.
     fn of(args: &mut Run, written: impl Iterator<Item = OsString>) -> Result<Self, Stop> {
-        let mode = mode(args);
+        let mode = mode(args.shared, args.slots);
         let wanted = if args.any.is_empty() {
             let first = args.name.to_str().ok_or_else(|| Stop::usage("NAME: a lock name must be UTF-8"))?;
             let first = name(first).map_err(|why| Stop::usage(format!("NAME: {why}")))?;
@@ -397,8 +421,8 @@ fn one(locks: &Locker, name: &LockName, mode: Mode) -> Lock {
     }
 }
 
-fn mode(args: &Run) -> Mode {
-    match (args.shared, args.slots) {
+fn mode(shared: bool, slots: Option<u32>) -> Mode {
+    match (shared, slots) {
         (true, _) => Mode::READ,
         (false, Some(slots)) => Mode::Shared { limit: NonZeroU32::new(slots) },
         (false, None) => Mode::Exclusive,
@@ -455,7 +479,7 @@ impl LockedCommand<'_> {
             self.release.in_passing(self.guard).await;
             return Ok(CommandEnd::Lost(line));
         }
-        let argv = self.task.argv();
+        let argv = self.task.argv(self.stopping);
         let under = Under { leases: &self.leases, first: &self.first };
         let mut child = match Child::start(&argv, &under, self.stopping.deadline(&self.guard)) {
             Ok(child) => child,
@@ -471,6 +495,8 @@ impl LockedCommand<'_> {
         let ended = self.attend(&mut child, signals, since).await;
         let daemons = if ended.is_err() { child.daemons() } else { Vec::new() };
         let sees_all = child.sees_all();
+        // A stand-in that was killed or has failed tells nothing of its script (L1).
+        let is_unproven = self.task.script.is_some() && child.code() != Some(0);
         child.bury(ended.is_err());
         drop(no_unwinding);
         let hold = &self.task.hold;
@@ -483,9 +509,10 @@ impl LockedCommand<'_> {
         match ended {
             // What it left in other sessions may still work.
             Ok(code)
-                if signals.is_orphaned()
-                    && hold.linger.is_none()
-                    && !(hold.death.frees() && sees_all && all_have_ended().await) =>
+                if is_unproven
+                    || signals.is_orphaned()
+                        && hold.linger.is_none()
+                        && !(hold.death.frees() && sees_all && all_have_ended().await) =>
             {
                 left_to_ttl(self.guard).await;
                 Ok(CommandEnd::Ended(code))
@@ -500,8 +527,8 @@ impl LockedCommand<'_> {
                 self.say_how_it_went(since);
                 if let Some(linger) = self.task.hold.linger {
                     self.release.lingering(self.guard, linger.ttl(), signals).await;
-                } else if !daemons.is_empty() {
-                    // The daemons still run, so only the ttl ends the lease.
+                } else if is_unproven || !daemons.is_empty() {
+                    // They still run, or may, so only the ttl ends the lease.
                     left_to_ttl(self.guard).await;
                 } else if is_planned {
                     // Validity ends with it; the lease on the store lasts longer.
@@ -653,8 +680,10 @@ impl LockedCommand<'_> {
                     }
                 }
             }
+            // A TERM to each process of a service is for the script, and the lock lasts until that has ended.
+            let is_deaf = self.task.script.is_some() && !signals.is_orphaned();
             // At each check, because a process may have started another one. The lock stays held until all have ended.
-            if signals.is_insisted() {
+            if signals.is_insisted() && !is_deaf {
                 child.kill();
             }
             tokio::select! {
@@ -662,7 +691,7 @@ impl LockedCommand<'_> {
                 ending = self.guard.expires_within(self.stopping.margin()) => {
                     return Err(self.stop(child, ending).await);
                 }
-                signal = signals.next(over.is_some()) => if let Some(signal) = signal.filter(|_| !signals.is_insisted()) {
+                signal = signals.next(over.is_some()) => if let Some(signal) = signal.filter(|_| !signals.is_insisted() && !is_deaf) {
                     child.signal(signal);
                 },
                 // Nobody tells us of a renewal, nor when the last of a group has gone.
@@ -904,7 +933,10 @@ impl Task {
     }
 
     /// The program and its arguments.
-    fn argv(&self) -> Vec<OsString> {
+    fn argv(&self, stopping: Stopping) -> Vec<OsString> {
+        if self.script.is_some() {
+            return hold::stand_in_for(stopping.grace);
+        }
         if !self.is_line {
             return self.argv.clone();
         }
@@ -921,15 +953,33 @@ impl Task {
 
 impl From<&Run> for Task {
     fn from(args: &Run) -> Self {
-        let Run { ttl, hold, lost_exit_code, command, script, .. } = *args;
+        let Run { ttl, hold, lost_exit_code, command, .. } = *args;
         Self {
             ttl,
             hold,
             lost_exit_code,
             is_owner_drawn: true,
-            script,
+            script: None,
             is_line: command,
             argv: args.argv.clone(),
+            health: None,
+        }
+    }
+}
+
+impl From<&Hold> for Task {
+    fn from(args: &Hold) -> Self {
+        let Hold { ttl, grace, max_hold, script, .. } = *args;
+        // The front does not see whether the script has ended.
+        let death = DeathArgs { free_at_death: FreeAtDeath::No };
+        Self {
+            ttl,
+            hold: HoldArgs { grace, max_hold, death, ..HoldArgs::default() },
+            lost_exit_code: exit::LOST,
+            is_owner_drawn: true,
+            script,
+            is_line: false,
+            argv: Vec::new(),
             health: None,
         }
     }
