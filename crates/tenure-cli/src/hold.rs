@@ -136,7 +136,7 @@ fn of_run(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsStrin
 /// For the run, before it has the lock: ends when no guard waits for that any more.
 pub(crate) async fn guard_has_ended() {
     let output = stdout().as_fd().try_clone_to_owned();
-    match output.and_then(|output| Sender::from_owned_fd(output)) {
+    match output.and_then(Sender::from_owned_fd) {
         Ok(output) => drop(output.ready(Interest::ERROR).await),
         // OK because the stand-in sees it too.
         Err(_) => pending().await,
@@ -317,9 +317,8 @@ impl Script {
         let is_open = self.fifo.read()?;
         while let Some(line) = self.fifo.next() {
             self.is_released |= line == RELEASED.as_bytes();
-            let pid = str::from_utf8(&line).ok().and_then(|line| line.parse().ok());
-            self.shell =
-                self.shell.or(pid.filter(|pid| *pid > 0).map(|pid| processes::key(Pid::from_raw(pid))));
+            let pid = str::from_utf8(&line).ok().and_then(|line| line.parse().ok()).filter(|pid| *pid > 0);
+            self.shell = self.shell.or_else(|| Some(processes::key(Pid::from_raw(pid?))));
         }
         Ok(is_open)
     }
