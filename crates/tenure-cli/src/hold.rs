@@ -396,12 +396,18 @@ pub(crate) fn stand_in_for(grace: Duration) -> Vec<OsString> {
 /// `__script`. Ends well only if the script does not have the lock.
 pub(crate) fn stand_in(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     let grace = words.next().and_then(|word| word.to_str()?.parse().ok()).map(Duration::from_millis);
-    match StandIn::start(grace.unwrap_or_default()).and_then(StandIn::until_the_end) {
-        Ok(()) => {
+    let failed = |e| exit::say(&Stop::internal(format!("cannot stand for the script: {e}")));
+    match StandIn::start(grace.unwrap_or_default()).map(StandIn::until_the_end) {
+        Ok(Ok(())) => {
             lines::flush(CLOSING);
             ExitCode::SUCCESS
         }
-        Err(e) => exit::say(&Stop::internal(format!("cannot stand for the script: {e}"))),
+        Ok(Err(e)) => failed(e),
+        Err(e) => {
+            failed(e);
+            // OK because no shell was told of the FIFO.
+            ExitCode::SUCCESS
+        }
     }
 }
 
