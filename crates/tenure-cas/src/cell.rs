@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
 use tenure_core::{
     Absent, Audience, BackendError, EndOfGrant, ErrorKind, Finding, Hint, LockName, Memos, Minting, Order,
-    Outcome, OwnerId, ProcessId, Promises, Sharing, WakeStream,
+    Outcome, OwnerId, Ownership, ProcessId, Promises, Sharing, WakeStream,
 };
 use tenure_ledger::LedgerError;
 
@@ -106,6 +106,27 @@ pub trait Cell: Clone + Send + Sync + 'static {
         _place: &Newcomer<'_>,
     ) -> Result<Option<CellReading>, CellError> {
         Ok(None)
+    }
+
+    /// What a transaction of the store runs to rely on the owner whose text is in this row; it may stand still for `rest` at
+    /// most. An error where that is not possible.
+    ///
+    /// # Contract
+    /// 1. It finds the row if and only if it has that text, and locks it until the transaction ends.
+    async fn ownership(
+        &self,
+        _over: &Self::Connection,
+        _row: &str,
+        _text: &str,
+        _rest: Duration,
+    ) -> Result<Ownership, CellError> {
+        let message = "transactions of this store cannot rely on an owner";
+        Err(CellError::Refused(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message)))
+    }
+
+    /// The sessions whose transactions may rely on an owner, for people: the oldest first. Empty if that is not known.
+    async fn relying(&self, _over: &Self::Connection) -> String {
+        String::new()
     }
 
     /// Every cell whose name starts with `prefix` and that may be held or waited for, by name.
@@ -348,6 +369,33 @@ pub struct CellWrite<'a> {
     pub gone: &'a [String],
     /// Only if there is no other place next to the cell.
     pub is_last: bool,
+    /// What transactions find of the owner from now on.
+    pub shown: Option<ShownOwner<'a>>,
+}
+
+/// The row in which transactions look for an owner, as a write leaves it.
+///
+/// # Contract
+/// 1. It changes in the same atomic step as the cell, or neither does.
+/// 2. If a transaction has the row locked, neither does, and the answer is [`WriteAnswer::Locked`], in no other case: the write
+///    does not wait for it.
+/// 3. A transaction that has found the text in the row has it locked until it ends.
+// L1, L3.
+#[derive(Clone, Copy, Debug)]
+pub struct ShownOwner<'a> {
+    /// The number of the row: a lock has [several](SLOTS), so that a transaction which was refused and stays open has none
+    /// locked that the next owner needs.
+    pub slot: u32,
+    /// The text; empty if transactions find no owner there from now on.
+    pub text: &'a str,
+}
+
+/// How many rows a lock has in which transactions look for its owner.
+pub const SLOTS: u32 = 4;
+
+/// The name of such a row. It sorts behind the places of the lock.
+pub fn slot_row(name: &LockName, slot: u32) -> String {
+    format!("{name}{END}{slot}")
 }
 
 /// How long a write waits for the client that has the cell locked.
@@ -470,6 +518,8 @@ pub enum CellError {
     Overtaken,
     /// Another transaction has the cell locked for longer than the write waits; nothing was written.
     Locked,
+    /// A transaction that relies on an owner is open, and what was to be written would end its lease; nothing was.
+    ReliedOn,
     /// The connection broke. A write may have happened.
     Broken(BackendError),
     /// The store refused, and nothing happened.
@@ -483,6 +533,7 @@ impl CellError {
         match self {
             Self::Overtaken => words(VerbError::Overtaken),
             Self::Locked => words(VerbError::Locked),
+            Self::ReliedOn => words(VerbError::ReliedOn(String::new())),
             Self::Broken(error) | Self::Refused(error) => error,
         }
     }
@@ -497,6 +548,8 @@ pub enum VerbError {
     Unsettled,
     /// Another client has the cell locked for longer than a commit takes. `NotApplied`.
     Locked,
+    /// A transaction that relies on the owner is open; these sessions may have it, for people. `NotApplied`.
+    ReliedOn(String),
     /// The cell stays unchanged after each write, though no other client writes to it. `NotApplied`.
     Swallowed,
     /// The cell has another content than was written to it. `Unknown`.

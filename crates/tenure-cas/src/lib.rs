@@ -12,8 +12,8 @@ mod words;
 
 pub use cell::{
     BESIDE, Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, END, Listed, NewCell,
-    NewPlace, Newcomer, OPENS, OPENS_AFTER, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, Until,
-    VerbError, WriteAnswer, WrittenCell, listed, promises,
+    NewPlace, Newcomer, OPENS, OPENS_AFTER, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, SLOTS,
+    ShownOwner, Until, VerbError, WriteAnswer, WrittenCell, listed, promises, slot_row,
 };
 pub use encode::{decode, encode};
 pub use memory::TOLERANCE;

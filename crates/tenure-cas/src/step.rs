@@ -67,7 +67,7 @@ use crate::{
     beside::{FRONT, LOW, MovingUp, OwnPlaces, Snapshot},
     cell::{
         Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, NewCell, NewPlace, Newcomer,
-        Patience, PlacesBeside, ReadRequest, VerbError, WriteAnswer, WrittenCell,
+        Patience, PlacesBeside, ReadRequest, SLOTS, ShownOwner, VerbError, WriteAnswer, WrittenCell,
     },
     encode::{EACH, LONG, encode, encode_newcomer, encode_place, is_long},
     memory::{CellMemory, KnownCell, LATE, TOLERANCE, moment},
@@ -126,7 +126,8 @@ impl<C: Cell> Locks<C> {
     ) -> Result<V::Answer, BackendError> {
         let turn = if V::IN_TURN { Some(self.verbs.lock(name, &*self.shared.host).await) } else { None };
         let begun = self.shared.host.now();
-        VerbRun { locks: self, name, verb, begun, tries: Tries::new(V::WAITS), found: None }.run(turn).await
+        let tries = Tries::new(V::WAITS);
+        VerbRun { locks: self, name, verb, begun, tries, relied_on: 0, found: None }.run(turn).await
     }
 }
 
@@ -137,12 +138,14 @@ pub(crate) struct StepStart {
     pub(crate) now: Moment,
     /// How far the writer's clock may be ahead of `now`, in addition to what the verb has waited.
     pub(crate) tolerance: Duration,
+    /// How often a transaction was found that had a row of the owner locked.
+    pub(crate) relied_on: u32,
 }
 
 impl StepStart {
-    fn new(rules: &Rules, now: Duration, tolerance: Duration) -> Self {
+    fn new(rules: &Rules, now: Duration, tolerance: Duration, relied_on: u32) -> Self {
         let (claim_ttl, place_ttl) = (rules.claim_ttl + tolerance, rules.place_ttl + tolerance);
-        Self { rules: Rules { claim_ttl, place_ttl, ..*rules }, now: moment(now), tolerance }
+        Self { rules: Rules { claim_ttl, place_ttl, ..*rules }, now: moment(now), tolerance, relied_on }
     }
 }
 
@@ -226,6 +229,8 @@ struct VerbRun<'a, C: Cell, V: CellVerb> {
     verb: &'a V,
     begun: Moment,
     tries: Tries<V::Answer>,
+    /// How often a transaction was found that has a row of the owner locked.
+    relied_on: u32,
     /// The cell as an earlier write found it, in place of the next reading.
     found: Option<CellReading>,
 }
@@ -238,20 +243,39 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
             if let Ok(Tried::Overtaken(found)) = &mut end {
                 self.found = found.take();
             }
+            if let Err(CellError::ReliedOn) = end
+                && self.relied_on < SLOTS
+            {
+                // Another client of Tenure has the row locked for a moment only. A claim waits from now on.
+                self.relied_on += 1;
+                let host = &self.locks.shared.host;
+                host.sleep_until(host.now() + PAUSE).await;
+                continue;
+            }
             match self.tries.on_end(end, |kept, answer| self.verb.is_unsettled(kept, answer)) {
                 NextStep::Again { leaves: true } => drop(turn.take()),
                 NextStep::Again { leaves: false } => {}
                 NextStep::Answer(answer) => return Ok(answer),
-                NextStep::Fail(failure) => return Err(self.tries.unsure(self.error(failure))),
+                NextStep::Fail(failure) => {
+                    let error = self.error(failure).await;
+                    return Err(self.tries.unsure(error));
+                }
             }
         }
     }
 
-    fn error(&self, failure: VerbFailure) -> BackendError {
+    async fn error(&self, failure: VerbFailure) -> BackendError {
         let cell = &self.locks.cell;
         match failure {
             VerbFailure::Overtaken => cell.error(VerbError::Overtaken).retry_after(PAUSE),
             VerbFailure::Locked => cell.error(VerbError::Locked),
+            VerbFailure::ReliedOn => {
+                let by = match self.locks.connect(ConnectionPurpose::Keep).await {
+                    Ok(over) => cell.relying(&over).await,
+                    Err(_) => String::new(),
+                };
+                cell.error(VerbError::ReliedOn(by))
+            }
             VerbFailure::Unsettled => cell.error(VerbError::Unsettled),
             VerbFailure::Store(error) => error,
         }
@@ -306,7 +330,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         let own = snapshot.beside.as_mut().and_then(|beside| beside.own.take());
         let (is_there, may_move) = (snapshot.version != 0, snapshot.may_move);
         let named = |error: BackendError| CellError::Refused(error.with("lock", name));
-        let mut draft = locks.draft((snapshot, up), verb, self.begun).map_err(named)?;
+        let mut draft = locks.draft((snapshot, up), verb, (self.begun, self.relied_on)).map_err(named)?;
         self.tries.on_draft(draft.until);
         let yields = verb.yields(&draft.change.answer);
         if let Some(claim) = stands.filter(|_| yields)
@@ -413,11 +437,13 @@ impl<C: Cell> Locks<C> {
         let is_fresh = seen.is_fresh(self.shared.host.now());
         let mut ledger = seen.ledger;
         ledger.leave_out(Unseen::default());
+        ledger.rely(false);
+        let shown = ledger.shown();
         // A claim must see the places next to the cell, and so must a verb that moves them up.
         if seen.is_long && (verb.claim().is_some() || ledger.waiting() <= LOW) {
             return None;
         }
-        let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, now, tolerance)).ok()?;
+        let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, now, tolerance, 0)).ok()?;
         let is_likely = change.changed && (is_fresh || verb.is_plain(&change.answer));
         let has_beside = seen.has_beside;
         let is_long = seen.is_long || has_beside && ledger.waiting() >= FRONT;
@@ -425,6 +451,7 @@ impl<C: Cell> Locks<C> {
         let draft = Draft {
             version: seen.version,
             before: seen.state,
+            shown: changed(shown, ledger.shown()),
             ledger,
             is_long,
             has_beside,
@@ -442,12 +469,14 @@ impl<C: Cell> Locks<C> {
         &self,
         (snapshot, up): (Snapshot, Option<MovingUp>),
         verb: &V,
-        begun: Moment,
+        (begun, relied_on): (Moment, u32),
     ) -> Result<Draft<V::Answer>, BackendError> {
         let has_beside = snapshot.may_begin();
         let Snapshot { version, state: before, mut ledger, is_long: was_long, wakes, now, .. } = snapshot;
         let tolerance = self.shared.memory.tolerance();
-        let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, now, tolerance));
+        let shown = ledger.shown();
+        ledger.rely(relied_on > 0);
+        let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, now, tolerance, relied_on));
         let mut change = change.map_err(|error| self.cell.error(VerbError::Ledger(error)))?;
         let is_more = up.as_ref().map_or(was_long, |up| up.is_more);
         // Where no place can be next to the cell, no client would detect that none is left there. Then the cell would
@@ -459,6 +488,7 @@ impl<C: Cell> Locks<C> {
         Ok(Draft {
             version,
             before,
+            shown: changed(shown, ledger.shown()),
             ledger,
             is_long,
             has_beside,
@@ -496,7 +526,8 @@ impl<C: Cell> Locks<C> {
         if snapshot.version == 0 || snapshot.is_long || snapshot.is_full(up) {
             return None;
         }
-        let change = verb.run(&mut ledger.clone(), &StepStart::new(rules, snapshot.now, TOLERANCE)).ok()?;
+        let change =
+            verb.run(&mut ledger.clone(), &StepStart::new(rules, snapshot.now, TOLERANCE, 0)).ok()?;
         // A write of the ledger notifies the owner whose turn has come (L6).
         let is_quiet = snapshot.wakes.is_empty() && change.wakes.is_empty();
         let waits = is_quiet && verb.yields(&change.answer);
@@ -608,6 +639,7 @@ impl<C: Cell> Locks<C> {
         let away = self.elsewhere(&hints);
         let sent = WriteInFlight::new(self, name, draft.version, hints);
         let sent_at = self.shared.host.now();
+        let shows = draft.shown.is_some();
         let answer = self.cell.write(over, name, &draft.write(&state, &away)).await;
         if let Err(CellError::Broken(error)) = answer {
             return Ok(Tried::Lost(error.of_unknown_outcome(), draft.change.answer));
@@ -615,6 +647,10 @@ impl<C: Cell> Locks<C> {
         let hints = sent.settle();
         let WrittenCell { at, is_ours } = match answer? {
             WriteAnswer::Done(written) => written,
+            WriteAnswer::Locked(_) if shows => {
+                self.shared.memory.forget(name);
+                return Err(CellError::ReliedOn);
+            }
             WriteAnswer::Changed(found) | WriteAnswer::Locked(found) => {
                 self.shared.memory.forget(name);
                 return Ok(Tried::Overtaken(found));
@@ -654,6 +690,15 @@ impl<C: Cell> Locks<C> {
     }
 }
 
+/// The row that changes, of those in which transactions look for the owner, and its new text.
+fn changed(before: Option<(u32, String)>, after: Option<(u32, String)>) -> Option<(u32, String)> {
+    match (before, after) {
+        (before, after) if before == after => None,
+        (Some((slot, _)), _) => Some((slot, String::new())),
+        (None, after) => after,
+    }
+}
+
 /// The store times at which a place that was made at `now` may be stored. By a clock behind `now` it would expire too early.
 fn on_time(now: Duration) -> (Duration, Duration) {
     (now, now + LATE)
@@ -666,6 +711,8 @@ pub(crate) struct Draft<A> {
     /// The text below it. After a failover another history of the cell may have reached the same version; and a
     /// pooler may send a reading and the following write to two servers.
     before: String,
+    /// The row in which transactions look for the owner, and its new text, if it changes.
+    pub(crate) shown: Option<(u32, String)>,
     ledger: Ledger,
     /// There may be places next to the cell.
     is_long: bool,
@@ -697,6 +744,7 @@ impl<A> Draft<A> {
             hints,
             gone: &self.gone,
             is_last: !self.is_long && self.was_long(),
+            shown: self.shown.as_ref().map(|(slot, text)| ShownOwner { slot: *slot, text }),
         }
     }
 

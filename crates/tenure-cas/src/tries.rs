@@ -35,6 +35,8 @@ pub(crate) enum VerbFailure {
     Overtaken,
     /// Another transaction has the cell locked for longer than a commit takes.
     Locked,
+    /// A transaction that relies on the owner is open.
+    ReliedOn,
     /// It had been done, it no longer is, and it is not known whether an earlier try of this verb ended it.
     Unsettled,
     Store(BackendError),
@@ -228,6 +230,7 @@ impl<A> Tries<A> {
                 self.again(true)
             }
             CellError::Locked => NextStep::Fail(VerbFailure::Locked),
+            CellError::ReliedOn => NextStep::Fail(VerbFailure::ReliedOn),
             CellError::Broken(error) | CellError::Refused(error) => NextStep::Fail(VerbFailure::Store(error)),
         }
     }

@@ -10,16 +10,16 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use tenure_core::{
     Adopt, Adoption, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer,
-    ErrorKind, FencingToken, Finding, Grant, Hint, HolderView, LockName, LockView, Memo, MemoView, Moment,
-    Noted, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, WaitMode, WakeStream,
+    ErrorKind, Exposure, FencingToken, Finding, Grant, Hint, HolderView, LockName, LockView, Memo, MemoView,
+    Moment, Noted, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, WaitMode, WakeStream,
 };
-use tenure_ledger::{Change, Ledger, LedgerError, Place, Rules};
+use tenure_ledger::{Change, Exposed, Ledger, LedgerError, Place, Rules, proof};
 
 use crate::{
     beside::{Beside, OwnPlace, Snapshot},
     cell::{
-        Cell, CellError, CellReading, CellWrite, ConnectionPurpose, Listed, OldPlace, ReadRequest, VerbError,
-        WriteAnswer, WrittenCell,
+        Cell, CellError, CellReading, CellWrite, ConnectionPurpose, Listed, OldPlace, ReadRequest, SLOTS,
+        VerbError, WriteAnswer, WrittenCell, slot_row,
     },
     encode::{decode, with_places},
     memory::{TOLERANCE, moment},
@@ -107,6 +107,28 @@ impl<C: Cell> Backend for Locks<C> {
 
     async fn memo(&self, name: &LockName) -> Result<Option<MemoView>, BackendError> {
         self.step(name, &MemoVerb(name)).await
+    }
+
+    async fn expose(&self, grant: &Grant) -> Result<Exposure, BackendError> {
+        let (name, token) = (&grant.name, grant.last_token());
+        // Before anything is written, so that a store that cannot do it is left as it was.
+        let over = self.connect(ConnectionPurpose::Use).await?;
+        let text = proof(grant.owner, token.get());
+        let ownership = async |slot| {
+            let asked = self.cell.ownership(&over, &slot_row(name, slot), &text, grant.ttl).await;
+            asked.map_err(|failure| failure.into_error(|trouble| self.cell.error(trouble)))
+        };
+        ownership(0).await?;
+        match self.step(name, &ExposeVerb { owner: grant.owner, token }).await? {
+            Exposed::Exposed { slot } => ownership(slot).await.map(Exposure::Exposed),
+            Exposed::Gone => Ok(Exposure::Gone),
+            Exposed::Shared => {
+                let message =
+                    "others may hold this lock at the same time, so a transaction cannot rely on one owner";
+                let error = BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message);
+                Err(error.with("lock", name))
+            }
+        }
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
@@ -249,6 +271,7 @@ async fn withdraw<C: Cell>(
         Ok(was_there) => Ok(was_there),
         Err(CellError::Overtaken) => Err(locks.cell.error(VerbError::Overtaken)),
         Err(CellError::Locked) => Err(locks.cell.error(VerbError::Locked)),
+        Err(CellError::ReliedOn) => Err(locks.cell.error(VerbError::ReliedOn(String::new()))),
         Err(CellError::Broken(error)) => Err(error.of_unknown_outcome()),
         Err(CellError::Refused(error)) => Err(error),
     }
@@ -324,7 +347,7 @@ impl<C: Cell> RenewalBatch<'_, C> {
         let guess = |&at: &usize| {
             let grant = &self.grants[at];
             let draft = self.locks.guess(&grant.name, &renewing(grant), self.begun)?;
-            self.notifies_no_process(&draft).then_some((at, draft))
+            self.is_plain(&draft).then_some((at, draft))
         };
         let guesses: Vec<Numbered> = rest.iter().filter_map(guess).collect();
         let found = self.write(guesses).await?;
@@ -337,8 +360,9 @@ impl<C: Cell> RenewalBatch<'_, C> {
         self.write(drafts).await.map(drop)
     }
 
-    fn notifies_no_process(&self, draft: &Draft<Renewal>) -> bool {
-        self.locks.elsewhere(&draft.hints()).is_empty()
+    /// It notifies no other process, and ends no lease on which a transaction may rely.
+    fn is_plain(&self, draft: &Draft<Renewal>) -> bool {
+        draft.shown.is_none() && self.locks.elsewhere(&draft.hints()).is_empty()
     }
 
     /// Reads the rest, but for those that the writes have found.
@@ -366,8 +390,9 @@ impl<C: Cell> RenewalBatch<'_, C> {
                 continue;
             }
             let renewing = renewing(&self.grants[at]);
-            let draft = locks.draft((snapshot, None), &renewing, self.begun).map_err(CellError::Refused)?;
-            if self.notifies_no_process(&draft) {
+            let draft =
+                locks.draft((snapshot, None), &renewing, (self.begun, 0)).map_err(CellError::Refused)?;
+            if self.is_plain(&draft) {
                 drafts.push((at, draft));
             }
         }
@@ -490,6 +515,42 @@ impl CellVerb for Claim {
 
     /// The same owner asks again: it holds, or waits, or does not, and the ledger shows which.
     fn is_unsettled(&self, _maybe: &ClaimAnswer, _answer: &ClaimAnswer) -> bool {
+        false
+    }
+}
+
+/// Shows an owner to transactions.
+struct ExposeVerb {
+    owner: OwnerId,
+    token: FencingToken,
+}
+
+impl CellVerb for ExposeVerb {
+    type Answer = Exposed;
+    const CREATES: bool = false;
+
+    fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Exposed>, LedgerError> {
+        // A transaction that was refused, and stays open, has at most one of the rows locked.
+        let slots = u64::from(SLOTS);
+        let slot = (self.token.get() + u64::from(at.relied_on)) % slots;
+        let slot = u32::try_from(slot).expect("BUG: there are a few");
+        Ok(ledger.expose(at.now, &at.rules, (self.owner, self.token), slot))
+    }
+
+    fn is_confirmed(&self, _answer: &Exposed, _may_move: bool) -> bool {
+        true
+    }
+
+    fn latest(&self, ledger: &Ledger) -> Option<Duration> {
+        ledger.last_moment(self.owner)
+    }
+
+    fn is_plain(&self, answer: &Exposed) -> bool {
+        matches!(answer, Exposed::Exposed { .. })
+    }
+
+    /// The same owner asks again, and the ledger shows what it has.
+    fn is_unsettled(&self, _maybe: &Exposed, _answer: &Exposed) -> bool {
         false
     }
 }
@@ -684,7 +745,7 @@ mod tests {
             drop(ledger.claim(at(100), &rules, &claim).unwrap());
             // L4: it is not written when the lease has ended, even if no other client has acquired the lock.
             assert_eq!(verb.latest(&ledger), Some(Duration::from_secs(160) - Duration::from_micros(1)));
-            let start = StepStart { rules, now: at(100), tolerance };
+            let start = StepStart { rules, now: at(100), tolerance, relied_on: 0 };
             assert_eq!(verb.run(&mut ledger, &start).unwrap().answer, Noted::Noted);
             let seen = ledger.view(name.clone(), at(105)).memo.unwrap();
             assert_eq!(seen.age.as_millis().div_ceil(1000), age, "{tolerance:?}");

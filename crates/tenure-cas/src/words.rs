@@ -45,6 +45,14 @@ impl TableWords {
             VerbError::Locked => {
                 (Unavailable, NotApplied, "the row of the lock is locked by another transaction".to_owned())
             }
+            VerbError::ReliedOn(by) => {
+                let by = if by.is_empty() { by } else { format!(", perhaps of {by}") };
+                let message = format!(
+                    "a transaction that relies on the owner of this lock is still open{by}: commit it, roll it back, or end its \
+                     session"
+                );
+                (Unavailable, NotApplied, message)
+            }
             VerbError::Swallowed => {
                 let message = format!("writes to the row of the lock have no effect: {}", self.swallowed);
                 (Corrupt, NotApplied, message)

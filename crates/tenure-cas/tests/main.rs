@@ -7,4 +7,5 @@ mod dead_waiters;
 mod hot_cells;
 mod late_writes;
 mod lost_answers;
+mod ownership;
 mod split_clocks;

@@ -18,6 +18,7 @@ use crate::{
     name::LockName,
     notify::{Audience, WakeStream},
     owner::{OwnerId, ProcessId},
+    ownership::Exposure,
     promises::{Memos, Promises},
     token::FencingToken,
     view::{Adopt, Adoption, Finding, HolderView, LockView, MemoView},
@@ -130,6 +131,27 @@ pub trait Backend: Send + Sync + 'static {
     // L9.
     async fn memo(&self, name: &LockName) -> Result<Option<MemoView>, BackendError> {
         Ok(self.inspect(name).await?.memo)
+    }
+
+    /// Shows the owner of an exclusive lease to transactions of the store, and returns by what they rely on it.
+    ///
+    /// # Contract
+    /// 1. A transaction that has found the owner, and has not ended, is followed by no grant to another owner, and by no
+    ///    release or break: these fail as [`Unavailable`](ErrorKind::Unavailable), and a claim waits.
+    /// 2. A transaction that looks for the owner after another owner was granted the lock does not find it. Expiry alone
+    ///    changes nothing.
+    /// 3. It delays no renewal, no place in the queue, and no other lock.
+    /// 4. If it is repeated, the transactions of both answers find the owner.
+    /// 5. A store whose transactions are single requests may answer without one, even if the lease has ended: the condition
+    ///    finds that.
+    /// 6. A store whose transactions cannot do that refuses it as [`Unsupported`](ErrorKind::Unsupported), and so does any
+    ///    store for a shared lock.
+    // L1, L3, L5.
+    async fn expose(&self, grant: &Grant) -> Result<Exposure, BackendError> {
+        let message =
+            "no transaction of this store can rely on the owner of a lock: check the fencing token instead";
+        let refused = BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message);
+        Err(refused.with("backend", self.promises().backend).with("lock", &grant.name))
     }
 
     /// A new stream of hints for this process.
@@ -407,6 +429,11 @@ impl Grant {
     /// A lease of this length with a single token.
     pub fn new(name: LockName, owner: OwnerId, token: FencingToken, ttl: Duration) -> Self {
         Self { name, owner, token, block: 1, ttl, ends_with_process: false }
+    }
+
+    /// The last fencing token of the block: the store knows the lease by it.
+    pub fn last_token(&self) -> FencingToken {
+        FencingToken::new(self.token.get() + u64::from(self.block).saturating_sub(1))
     }
 
     /// The same for a lease that may be freed as soon as this process has ended.

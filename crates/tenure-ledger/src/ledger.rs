@@ -21,7 +21,8 @@ use crate::rules::{Floor, Rules};
 /// The state of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Raised by a version of Tenure whose stored form this one cannot read and must not write back.
+    /// Raised by a version of Tenure whose stored form this one cannot read and must not write back: [`FORMAT`] while an owner
+    /// is shown to transactions, which an older version would overlook.
     #[serde(default, skip_serializing_if = "is_zero")]
     format: u32,
     /// The last token minted.
@@ -34,6 +35,9 @@ pub struct Ledger {
     /// The places that the store left out of `queue`.
     #[serde(skip)]
     unseen: Unseen,
+    /// A transaction may still rely on an owner that is [shown](Self::expose).
+    #[serde(skip)]
+    is_relied_on: bool,
 }
 
 impl Ledger {
@@ -76,6 +80,7 @@ impl Ledger {
                 since_ms: millis(now.wall),
                 label: (*claim.label).clone(),
                 process: None,
+                shown: None,
             });
             let answer = self.enter(self.holders.len() - 1, minted, now, claim);
             return Ok(Change { answer, wakes, changed: true });
@@ -122,7 +127,9 @@ impl Ledger {
     pub fn renew(&mut self, now: Moment, rules: &Rules, owner: OwnerId, ttl: Duration) -> Change<Renewal> {
         let mut wakes = WakeList::new();
         let settled = self.settle(now, rules, &mut wakes);
-        let Some(holder) = self.holders.iter_mut().find(|h| h.owner == owner && h.token.is_some()) else {
+        // One that has expired stays only because a transaction relies on it.
+        let holds = |h: &&mut Holder| h.owner == owner && h.token.is_some() && h.ends_us > micros(now.boot);
+        let Some(holder) = self.holders.iter_mut().find(holds) else {
             return Change { answer: Renewal::Gone, wakes, changed: settled };
         };
         holder.ends_us = holder.ends_us.max(micros(now.boot.saturating_add(ttl)));
@@ -144,6 +151,48 @@ impl Ledger {
         // An owner that leaves needs no hint.
         wakes.retain(|&(_, woken)| woken != owner);
         Change { answer: Released::Released, wakes, changed: true }
+    }
+
+    /// Shows the owner of an exclusive lease to transactions of the database that has this ledger. In the same step as
+    /// this, the store writes [what they look for](Self::shown), and removes it in the step that ends the lease.
+    // L1, L3.
+    pub fn expose(
+        &mut self,
+        now: Moment,
+        rules: &Rules,
+        (owner, token): (OwnerId, FencingToken),
+        slot: u32,
+    ) -> Change<Exposed> {
+        let mut wakes = WakeList::new();
+        let settled = self.settle(now, rules, &mut wakes);
+        // A chosen owner may come back, with another token.
+        let is_it = |h: &&mut Holder| {
+            h.owner == owner && h.token == Some(token.get()) && h.ends_us > micros(now.boot)
+        };
+        let (answer, changed) = match self.holders.iter_mut().find(is_it) {
+            None => (Exposed::Gone, settled),
+            Some(holder) if holder.mode != Mode::Exclusive => (Exposed::Shared, settled),
+            Some(holder) => {
+                let slot = *holder.shown.get_or_insert(slot);
+                (Exposed::Exposed { slot }, true)
+            }
+        };
+        Change { answer, wakes, changed }
+    }
+
+    /// The owner that transactions can look for: its slot, and the text that only this lease has.
+    pub fn shown(&self) -> Option<(u32, String)> {
+        let shown = |h: &Holder| Some((h.shown?, proof(h.owner, h.token?)));
+        self.holders.iter().find_map(shown)
+    }
+
+    /// A transaction may still rely on the owner that is shown, so an expired lease of it does not end with this verb: it
+    /// is held, though not by a client that may act on it.
+    ///
+    /// **Why the lock is not stuck (L6).** A transaction ends with its connection, and the statement bounds how long it
+    /// rests.
+    pub fn rely(&mut self, is_relied_on: bool) {
+        self.is_relied_on = is_relied_on;
     }
 
     /// Makes the lease of this owner end with this process, or with its ttl only.
@@ -189,7 +238,8 @@ impl Ledger {
     ) -> Change<Noted> {
         let mut wakes = WakeList::new();
         let settled = self.settle(now, rules, &mut wakes);
-        let holds = self.holders.iter().any(|h| h.owner == owner && h.token.is_some());
+        let lasts = |h: &&Holder| h.ends_us > micros(now.boot);
+        let holds = self.holders.iter().filter(lasts).any(|h| h.owner == owner && h.token.is_some());
         let is_late = self.memo.as_ref().is_some_and(|there| there.token > token.get());
         if !holds || is_late {
             return Change { answer: Noted::Gone, wakes, changed: settled };
@@ -223,10 +273,13 @@ impl Ledger {
         scope: BreakScope,
     ) -> Result<Change<Vec<HolderView>>, LedgerError> {
         let mut wakes = WakeList::new();
-        // A waiter that got a hand-off and has not claimed yet is not a holder, and keeps its turn.
+        // A waiter that got a hand-off and has not claimed yet is not a holder, and keeps its turn. One that has expired is, if a
+        // transaction relies on it: then the store refuses the change, and says why.
+        let is_relied_on = self.is_relied_on;
         let is_robbed = |h: &Holder| {
             let is_meant = if let BreakScope::Owner(owner) = scope { h.owner == owner } else { true };
-            is_meant && h.token.is_some() && h.ends_us > micros(now.boot)
+            let lasts = h.ends_us > micros(now.boot) || is_relied_on && h.shown.is_some();
+            is_meant && h.token.is_some() && lasts
         };
         if matches!(scope, BreakScope::Owner(_)) && !self.holders.iter().any(is_robbed) {
             // A lease that has expired is removed: a store whose reading is not of its own clock confirms that.
@@ -256,7 +309,8 @@ impl Ledger {
     fn remove_expired(&mut self, now: Moment) -> bool {
         let before = self.holders.len() + self.queue.len();
         let live = |ends_us: u64| ends_us > micros(now.boot);
-        self.holders.retain(|h| live(h.ends_us));
+        let is_relied_on = self.is_relied_on;
+        self.holders.retain(|h| live(h.ends_us) || is_relied_on && h.shown.is_some());
         self.queue.retain(|p| live(p.ends_us));
         self.holders.len() + self.queue.len() != before
     }
@@ -293,6 +347,7 @@ impl Ledger {
                 since_ms: millis(now.wall),
                 label: place.label,
                 process: None,
+                shown: None,
             });
         }
     }
@@ -304,7 +359,10 @@ impl Ledger {
     /// How long a waiter with `ahead` live places in front sleeps before it asks again: a safety timer (H1.6, H1.7).
     fn retry_after(&self, now: Moment, rules: &Rules, ahead: usize) -> Duration {
         let ends_us = self.holders.iter().map(|h| h.ends_us).min().unwrap_or(0);
-        let left = Duration::from_micros(ends_us.saturating_sub(micros(now.boot)));
+        let left = match Duration::from_micros(ends_us.saturating_sub(micros(now.boot))) {
+            Duration::ZERO if self.is_relied_on => RELIED_ON,
+            left => left,
+        };
         let turns = u32::try_from(ahead).unwrap_or(u32::MAX);
         // The place of a dead waiter ends before 2 s have passed; the waiters behind it must ask then, not later. A
         // waiter far back need not know: otherwise all of them would ask at that moment (L6).
@@ -327,6 +385,8 @@ impl Ledger {
         let holder = &mut self.holders[at];
         holder.ends_us = holder.ends_us.max(micros(now.boot.saturating_add(claim.ttl)));
         holder.token = Some(token.get() + u64::from(block) - 1);
+        // Transactions look for the former token.
+        holder.shown = None;
         let grant = Grant::new(claim.name.clone(), claim.owner, token, claim.ttl).with_block(block);
         ClaimAnswer::Granted(grant.ending_with_process(claim.ends_with_process))
     }
@@ -485,7 +545,11 @@ impl Ledger {
     /// # Panics
     /// Never: the value has no map keys and no numbers that JSON cannot hold.
     pub fn encode(&self) -> String {
-        serde_json::to_string(self).expect("BUG: a ledger is plain data")
+        let format = u32::from(self.holders.iter().any(|h| h.shown.is_some()));
+        if format == self.format {
+            return serde_json::to_string(self).expect("BUG: a ledger is plain data");
+        }
+        Self { format, ..self.clone() }.encode()
     }
 
     /// From [`encode`](Self::encode)d text.
@@ -498,10 +562,10 @@ impl Ledger {
             format: u32,
         }
         match serde_json::from_str::<Self>(text) {
-            Ok(ledger) if ledger.format == 0 => Ok(ledger),
+            Ok(ledger) if ledger.format <= FORMAT => Ok(Self { format: 0, ..ledger }),
             Ok(_) => Err(LedgerError::Newer),
             Err(error) => match serde_json::from_str(text) {
-                Ok(Stored { format }) if format > 0 => Err(LedgerError::Newer),
+                Ok(Stored { format }) if format > FORMAT => Err(LedgerError::Newer),
                 _ => Err(error.into()),
             },
         }
@@ -521,6 +585,20 @@ impl Ledger {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(format: &u32) -> bool {
     *format == 0
+}
+
+/// The answer to [`Ledger::expose`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exposed {
+    /// Transactions see this owner in this slot.
+    Exposed {
+        /// Its number.
+        slot: u32,
+    },
+    /// This owner does not hold the lock under this token; nothing was changed.
+    Gone,
+    /// Others may hold the lock at the same time.
+    Shared,
 }
 
 /// The result of a verb.
@@ -653,6 +731,9 @@ struct Holder {
     /// The process without which the lease ends. The store writes and reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     process: Option<String>,
+    /// The slot in which the store shows this owner to transactions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shown: Option<u32>,
 }
 
 impl Holder {
@@ -664,6 +745,11 @@ impl Holder {
         holder.expires_in = Some(Duration::from_micros(self.ends_us.saturating_sub(micros(now.boot))));
         holder
     }
+}
+
+/// What a transaction looks for: text that no other lease has.
+pub fn proof(owner: OwnerId, token: u64) -> String {
+    format!("{owner} {token}")
 }
 
 /// A memo of a lock, as it is stored: it outlives the lease of its holder.
@@ -735,6 +821,9 @@ impl LedgerError {
     }
 }
 
+/// The newest stored form that this version reads and writes back.
+const FORMAT: u32 = 1;
+
 /// The owners to notify.
 type WakeList = Vec<(Audience, OwnerId)>;
 
@@ -748,6 +837,9 @@ fn millis(d: Duration) -> u64 {
 
 /// Places of the kind `Wake` that one hand-off notifies: the first, and one more in case it is dead.
 const BELLS: usize = 2;
+
+/// How soon a waiter asks again while a transaction relies on a lease that has expired: no hint reports its end.
+const RELIED_ON: Duration = Duration::from_millis(100);
 
 /// Waiters from the front that ask again as soon as the place of another one may have expired.
 const NEAR: usize = 16;

@@ -6,10 +6,10 @@ use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
 
 use proptest::prelude::*;
 use tenure_core::{
-    Audience, BreakScope, Claim, ClaimAnswer, ErrorKind, LockName, Mode, Moment, OwnerId, ProcessId,
-    Released, Renewal, Timing, WaitMode,
+    Audience, BreakScope, Claim, ClaimAnswer, ErrorKind, FencingToken, LockName, Mode, Moment, OwnerId,
+    ProcessId, Released, Renewal, Timing, WaitMode,
 };
-use tenure_ledger::{Ledger, Rules};
+use tenure_ledger::{Change, Exposed, Ledger, Rules, proof};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -455,7 +455,7 @@ fn a_break_leaves_the_turn_to_whoever_was_handed_the_lock() {
 fn what_a_newer_version_stored_is_refused() {
     let text = Ledger::new(7).encode();
     assert!(!text.contains("format"), "today's text is as it was: {text}");
-    for newer in [text.replacen('{', r#"{"format":1,"#, 1), r#"{"format":2,"other":[]}"#.to_owned()] {
+    for newer in [text.replacen('{', r#"{"format":2,"#, 1), r#"{"format":3,"other":[]}"#.to_owned()] {
         let error = Ledger::decode(&newer).unwrap_err();
         assert_eq!(
             (error.kind(), error.to_string().contains("is newer than this tenure")),
@@ -463,4 +463,67 @@ fn what_a_newer_version_stored_is_refused() {
         );
     }
     assert_eq!(Ledger::decode("{}").unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+fn granted(change: Change<ClaimAnswer>) -> FencingToken {
+    let ClaimAnswer::Granted(grant) = change.answer else { panic!("{:?}", change.answer) };
+    grant.last_token()
+}
+
+/// L1, L3: an owner is shown under its token, once, and no more when its lease has ended in whatever way. Older versions
+/// refuse the lock meanwhile: they would end the lease and leave the owner to transactions.
+#[test]
+fn an_owner_is_shown_for_as_long_as_its_lease_has_no_successor() {
+    let rules = Rules::default();
+    let mut ledger = Ledger::new(0);
+    let token = granted(ledger.claim(at(0), &rules, &claim(1, Mode::Exclusive)).unwrap());
+    let other = FencingToken::new(token.get() + 1);
+    assert_eq!(ledger.expose(at(1), &rules, (owner(1), other), 2).answer, Exposed::Gone);
+    assert_eq!(ledger.expose(at(1), &rules, (owner(2), token), 2).answer, Exposed::Gone);
+    assert_eq!(ledger.shown(), None);
+    assert_eq!(ledger.expose(at(1), &rules, (owner(1), token), 2).answer, Exposed::Exposed { slot: 2 });
+    // Asked again, it is the same.
+    assert_eq!(ledger.expose(at(2), &rules, (owner(1), token), 3).answer, Exposed::Exposed { slot: 2 });
+    assert_eq!(ledger.shown(), Some((2, proof(owner(1), token.get()))));
+    let text = ledger.encode();
+    assert!(text.starts_with(r#"{"format":1,"#), "{text}");
+    assert_eq!(Ledger::decode(&text).unwrap(), ledger);
+    assert_eq!(ledger.renew(at(3), &rules, owner(1), Duration::from_secs(10)).answer, Renewal::Renewed);
+    assert!(ledger.shown().is_some());
+    let ends: [&dyn Fn(&mut Ledger); 4] = [
+        &|ledger| drop(ledger.release(at(4), &rules, owner(1))),
+        &|ledger| drop(ledger.break_lock(at(4), &rules, BreakScope::Leases).unwrap()),
+        &|ledger| drop(ledger.claim(at(60_000), &rules, &claim(2, Mode::Exclusive)).unwrap()),
+        // Its own claim has another token.
+        &|ledger| drop(ledger.claim(at(4), &rules, &claim(1, Mode::Exclusive)).unwrap()),
+    ];
+    for end in ends {
+        let mut ledger = ledger.clone();
+        end(&mut ledger);
+        assert_eq!(ledger.shown(), None);
+        assert!(!ledger.encode().contains("format"), "{}", ledger.encode());
+    }
+    let mut shared = Ledger::new(0);
+    let token = granted(shared.claim(at(0), &rules, &claim(1, Mode::READ)).unwrap());
+    assert_eq!(shared.expose(at(1), &rules, (owner(1), token), 0).answer, Exposed::Shared);
+}
+
+/// L5, L6: a lease that has expired stays for as long as a transaction may rely on it. It is renewed no more, a waiter keeps
+/// its place and asks again soon, and enters when the transaction has ended.
+#[test]
+fn an_expired_lease_on_which_a_transaction_relies_keeps_others_waiting() {
+    let rules = Rules::default();
+    let mut ledger = Ledger::new(0);
+    let token = granted(ledger.claim(at(0), &rules, &claim(1, Mode::Exclusive)).unwrap());
+    drop(ledger.expose(at(1), &rules, (owner(1), token), 0));
+    ledger.rely(true);
+    let late = at(60_000);
+    let second = ledger.claim(late, &rules, &claim(2, Mode::Exclusive)).unwrap();
+    let ClaimAnswer::Queued { retry_after, .. } = second.answer else { panic!("{:?}", second.answer) };
+    assert!(retry_after >= Duration::from_millis(50), "{retry_after:?}");
+    assert_eq!(ledger.renew(late, &rules, owner(1), Duration::from_secs(10)).answer, Renewal::Gone);
+    assert!(ledger.shown().is_some());
+    ledger.rely(false);
+    granted(ledger.claim(late, &rules, &claim(2, Mode::Exclusive)).unwrap());
+    assert_eq!(ledger.shown(), None);
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure_core::{
-    Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, FencingToken, Finding,
-    Grant, HolderView, LockName, LockView, Memo, MemoView, Noted, Outcome, OwnerId, ProcessId, Promises,
-    Released, Renewal, WakeStream,
+    Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, Exposure, FencingToken,
+    Finding, Grant, HolderView, LockName, LockView, Memo, MemoView, Noted, Outcome, OwnerId, ProcessId,
+    Promises, Released, Renewal, WakeStream,
 };
 
 use crate::{history::What, world::World};
@@ -106,6 +106,10 @@ impl Backend for Witness {
         memo: &Memo,
     ) -> Result<Noted, BackendError> {
         self.inner.note(name, owner, token, memo).await
+    }
+
+    async fn expose(&self, grant: &Grant) -> Result<Exposure, BackendError> {
+        self.inner.expose(grant).await
     }
 
     async fn memo(&self, name: &LockName) -> Result<Option<MemoView>, BackendError> {

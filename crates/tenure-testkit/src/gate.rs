@@ -8,9 +8,9 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::{
-    Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, ErrorKind, FencingToken,
-    Finding, Grant, HolderView, Host, LockName, LockView, Memo, MemoView, Noted, Outcome, OwnerId, ProcessId,
-    Promises, Released, Renewal, WakeStream,
+    Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, ErrorKind, Exposure,
+    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, MemoView, Noted, Outcome,
+    OwnerId, ProcessId, Promises, Released, Renewal, WakeStream,
 };
 
 /// What happens to one request.
@@ -157,6 +157,10 @@ impl Backend for Gated {
         memo: &Memo,
     ) -> Result<Noted, BackendError> {
         self.pass(Verb::Note, self.inner.note(name, owner, token, memo)).await?
+    }
+
+    async fn expose(&self, grant: &Grant) -> Result<Exposure, BackendError> {
+        self.inner.expose(grant).await
     }
 
     async fn memo(&self, name: &LockName) -> Result<Option<MemoView>, BackendError> {

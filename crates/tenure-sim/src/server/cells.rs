@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use tenure_cas::{
-    CellReading, CellWrite, NewCell, NewPlace, Newcomer, OldPlace, Patience, ReadRequest, WriteAnswer,
-    WrittenCell, decode,
+    CellReading, CellWrite, NewCell, NewPlace, Newcomer, OldPlace, Patience, ReadRequest, ShownOwner,
+    WriteAnswer, WrittenCell, decode,
 };
 use tenure_core::{Hint, HolderView, LockName, LockView, Moment, OwnerId};
 use tenure_ledger::{Ledger, Place};
@@ -54,6 +54,7 @@ pub(crate) struct WriteAsk {
     hints: Vec<Hint>,
     gone: Vec<String>,
     is_last: bool,
+    shown: Option<(u32, String)>,
 }
 
 /// A place on its way into a cell.
@@ -106,6 +107,7 @@ impl WriteAsk {
             hints: write.hints.to_vec(),
             gone: write.gone.to_vec(),
             is_last: write.is_last,
+            shown: write.shown.map(|shown| (shown.slot, shown.text.to_owned())),
         }
     }
 
@@ -119,6 +121,7 @@ impl WriteAsk {
             hints: &self.hints,
             gone: &self.gone,
             is_last: self.is_last,
+            shown: self.shown.as_ref().map(|(slot, text)| ShownOwner { slot: *slot, text }),
         }
     }
 }

@@ -11,8 +11,8 @@ use tenure_cas::{
     Newcomer, OldPlace, PlacesBeside, ReadRequest, VerbError, WriteAnswer, promises,
 };
 use tenure_core::{
-    Audience, BackendError, ErrorKind, Hint, Host, LockName, Notifier, Outcome, ProcessId, Promises, Restart,
-    WakeStream, WakeSupport,
+    Audience, BackendError, ErrorKind, Hint, Host, LockName, Notifier, Outcome, Ownership, ProcessId,
+    Promises, Restart, SqlOwnership, WakeStream, WakeSupport,
 };
 use tokio::sync::Notify;
 
@@ -23,7 +23,7 @@ pub fn words(trouble: &VerbError) -> BackendError {
     let (kind, outcome) = match trouble {
         VerbError::Overtaken => (ErrorKind::Throttled, Outcome::NotApplied),
         VerbError::Unsettled => (ErrorKind::Unavailable, Outcome::Unknown),
-        VerbError::Locked => (ErrorKind::Unavailable, Outcome::NotApplied),
+        VerbError::Locked | VerbError::ReliedOn(_) => (ErrorKind::Unavailable, Outcome::NotApplied),
         VerbError::Swallowed => (ErrorKind::Corrupt, Outcome::NotApplied),
         VerbError::Altered => (ErrorKind::Corrupt, Outcome::Unknown),
         VerbError::Ledger(_) => (ErrorKind::Unavailable, Outcome::NotApplied),
@@ -142,6 +142,17 @@ impl CellStore {
         self.world().replica = None;
     }
 
+    /// A transaction relies on an owner: see [`Cells::rely`].
+    pub fn rely(&self, transaction: u64, ownership: &Ownership) -> bool {
+        let sql = ownership.sql().expect("BUG: cells have rows");
+        self.world().cells.rely(transaction, sql.row(), sql.proof())
+    }
+
+    /// A transaction ends.
+    pub fn end(&self, transaction: u64) {
+        self.world().cells.end(transaction);
+    }
+
     /// The cells as they are.
     pub fn copy(&self) -> Cells {
         self.world().cells.clone()
@@ -246,6 +257,16 @@ impl Cell for CellStore {
         let now = self.now();
         let reading = self.world().cells.enqueue(name, place, now);
         self.answer(true, reading)
+    }
+
+    async fn ownership(
+        &self,
+        _over: &(),
+        row: &str,
+        proof: &str,
+        _rest: Duration,
+    ) -> Result<Ownership, CellError> {
+        Ok(Ownership::Sql(SqlOwnership::new("rely", (row, proof), "rely")))
     }
 
     async fn list(&self, _over: &(), prefix: &str) -> Result<Vec<Listed>, CellError> {

@@ -1,10 +1,13 @@
 //! `Cells`: cells and the places next to them, as one value.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tenure_cas::{
-    CellReading, CellWrite, Listed, NewCell, NewPlace, Newcomer, OldPlace, Overflow, ReadRequest, Until,
-    WriteAnswer, WrittenCell,
+    CellReading, CellWrite, Listed, NewCell, NewPlace, Newcomer, OldPlace, Overflow, ReadRequest, ShownOwner,
+    Until, WriteAnswer, WrittenCell, slot_row,
 };
 use tenure_core::LockName;
 
@@ -20,6 +23,16 @@ pub struct Cells {
     places: BTreeMap<LockName, BTreeMap<String, String>>,
     /// The number of the last place.
     last: u64,
+    /// The rows in which transactions look for an owner.
+    slots: BTreeMap<String, OwnerSlot>,
+}
+
+/// A row in which transactions look for an owner.
+#[derive(Clone, Debug, Default)]
+struct OwnerSlot {
+    text: String,
+    /// The transactions that have it locked.
+    locked_by: BTreeSet<u64>,
 }
 
 /// A cell that exists.
@@ -90,12 +103,33 @@ impl Cells {
             let reading = CellReading { overflow: None, ..self.read(name, &ReadRequest::default(), now) };
             return WriteAnswer::Changed(Some(reading));
         }
+        if let Some(ShownOwner { slot, text }) = write.shown {
+            let slot = self.slots.entry(slot_row(name, slot)).or_default();
+            if !slot.locked_by.is_empty() {
+                return WriteAnswer::Locked(None);
+            }
+            text.clone_into(&mut slot.text);
+        }
         let (version, state, is_busy) = (version + 1, write.state.to_owned(), write.is_busy);
         self.cells.insert(name.clone(), Kept { version, state, is_busy });
         for key in write.gone {
             self.places.get_mut(name).and_then(|places| places.remove(key));
         }
         WriteAnswer::Done(WrittenCell { at: now, is_ours: true })
+    }
+
+    /// A transaction looks for an owner. It has the row locked from then on, even if it has not found it, as on MySQL.
+    pub fn rely(&mut self, transaction: u64, row: &str, proof: &str) -> bool {
+        let Some(slot) = self.slots.get_mut(row) else { return false };
+        slot.locked_by.insert(transaction);
+        slot.text == proof
+    }
+
+    /// A transaction ends.
+    pub fn end(&mut self, transaction: u64) {
+        for slot in self.slots.values_mut() {
+            slot.locked_by.remove(&transaction);
+        }
     }
 
     /// Puts a place into a cell, whatever its text, and returns the cell as it is then. `None` if the cell does not

@@ -1,0 +1,154 @@
+//! Transactions that rely on an owner: what they keep waiting, and what ends them.
+
+use std::{sync::Arc, time::Duration};
+
+use tenure_cas::Locks;
+use tenure_core::{
+    Backend, BackendError, BreakScope, Claim, ClaimAnswer, ErrorKind, Exposure, Grant, Label, LockName, Mode,
+    Outcome, OwnerId, Ownership, ProcessId, Released, Renewal, WaitMode,
+};
+use tenure_ledger::Rules;
+use tenure_testkit::{
+    cells::CellStore,
+    host::{PausedHost, pass},
+};
+
+const TTL: Duration = Duration::from_secs(10);
+
+struct Room {
+    store: CellStore,
+    locks: Locks<CellStore>,
+}
+
+fn room() -> Room {
+    let host = PausedHost::new(1);
+    let store = CellStore::new(host.clone());
+    Room { locks: Locks::new(store.clone(), host, Rules::default()), store }
+}
+
+fn claim(number: u8) -> Claim {
+    let owner = OwnerId::from_random(ProcessId::from_random([1; 8]), [number; 16]);
+    let name = LockName::new("one").unwrap();
+    let claim = Claim::new(name, owner, Mode::Exclusive, TTL).with_label(Arc::new(Label::default()));
+    claim.with_wait(WaitMode::Turn)
+}
+
+impl Room {
+    async fn grant(&self, number: u8) -> Grant {
+        match self.locks.claim(&claim(number)).await.unwrap() {
+            ClaimAnswer::Granted(grant) => grant,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn expose(&self, grant: &Grant) -> Ownership {
+        match self.locks.expose(grant).await.unwrap() {
+            Exposure::Exposed(ownership) => ownership,
+            Exposure::Gone => panic!("it is gone"),
+        }
+    }
+
+    async fn waits(&self, number: u8) -> bool {
+        matches!(self.locks.claim(&claim(number)).await.unwrap(), ClaimAnswer::Queued { .. })
+    }
+}
+
+fn is_relied_on(error: &BackendError) -> bool {
+    (error.kind(), error.outcome()) == (ErrorKind::Unavailable, Outcome::NotApplied)
+        && error.to_string().contains("ReliedOn")
+}
+
+/// L1, L7: after the ttl the waiters wait on, in their order, until the transaction has ended; then it finds the owner no
+/// more.
+#[tokio::test(start_paused = true)]
+async fn an_open_transaction_keeps_waiters_behind_an_expired_owner() {
+    let room = room();
+    let grant = room.grant(1).await;
+    let ownership = room.expose(&grant).await;
+    assert!(room.store.rely(7, &ownership));
+    for _ in 0..8 {
+        assert!(room.waits(2).await && room.waits(3).await);
+        pass(Duration::from_secs(2)).await;
+    }
+    // Expired, and neither renewed nor followed.
+    assert_eq!(room.locks.renew(&[grant]).await.pop().unwrap().unwrap(), Renewal::Gone);
+    assert!(room.store.rely(8, &ownership), "expiry alone changes nothing");
+    room.store.end(7);
+    assert!(room.waits(2).await);
+    room.store.end(8);
+    assert!(room.waits(3).await);
+    let next = room.grant(2).await;
+    assert!(!room.store.rely(9, &ownership));
+    room.store.end(9);
+    assert_eq!(room.locks.release(&next.name, next.owner).await.unwrap(), Released::Released);
+}
+
+/// What would end the lease is refused, and has changed nothing.
+#[tokio::test(start_paused = true)]
+async fn nothing_ends_a_lease_on_which_a_transaction_relies() {
+    let room = room();
+    let grant = room.grant(1).await;
+    let ownership = room.expose(&grant).await;
+    assert!(room.store.rely(7, &ownership));
+    let released = room.locks.release(&grant.name, grant.owner).await.unwrap_err();
+    assert!(is_relied_on(&released), "{released}");
+    for scope in [BreakScope::Leases, BreakScope::Owner(grant.owner), BreakScope::All] {
+        let broken = room.locks.break_lock(&grant.name, scope).await.unwrap_err();
+        assert!(is_relied_on(&broken), "{broken}");
+    }
+    assert_eq!(
+        room.locks.renew(std::slice::from_ref(&grant)).await.pop().unwrap().unwrap(),
+        Renewal::Renewed
+    );
+    room.store.end(7);
+    assert_eq!(room.locks.break_lock(&grant.name, BreakScope::Leases).await.unwrap().len(), 1);
+    assert!(!room.store.rely(8, &ownership));
+}
+
+/// An operator is told why, and not that the lock is free, although the lease has expired.
+#[tokio::test(start_paused = true)]
+async fn a_break_of_an_expired_owner_is_refused_while_a_transaction_relies_on_it() {
+    let room = room();
+    let grant = room.grant(1).await;
+    let ownership = room.expose(&grant).await;
+    assert!(room.store.rely(7, &ownership));
+    pass(TTL * 2).await;
+    for scope in [BreakScope::Leases, BreakScope::Owner(grant.owner)] {
+        let broken = room.locks.break_lock(&grant.name, scope).await.unwrap_err();
+        assert!(is_relied_on(&broken), "{broken}");
+    }
+    room.store.end(7);
+    assert!(room.locks.break_lock(&grant.name, BreakScope::Leases).await.unwrap().is_empty());
+}
+
+/// A transaction that was refused, and stays open, has a row locked: the next owners take another one.
+#[tokio::test(start_paused = true)]
+async fn a_row_that_a_refused_transaction_has_locked_is_left_out() {
+    let room = room();
+    let first = room.grant(1).await;
+    let ownership = room.expose(&first).await;
+    room.locks.release(&first.name, first.owner).await.unwrap();
+    assert!(!room.store.rely(7, &ownership));
+    for number in 2..12 {
+        let grant = room.grant(number).await;
+        let ownership = room.expose(&grant).await;
+        assert!(room.store.rely(100, &ownership));
+        room.store.end(100);
+        room.locks.release(&grant.name, grant.owner).await.unwrap();
+    }
+}
+
+/// L9: the answer is lost, the owner is shown, and the same request shows it again.
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_was_shown_without_an_answer_is_shown_again() {
+    let room = room();
+    let grant = room.grant(1).await;
+    room.store.lose_answers(1);
+    let ownership = room.expose(&grant).await;
+    assert!(room.store.rely(7, &ownership));
+    room.store.end(7);
+    assert_eq!(room.expose(&grant).await, ownership);
+    room.locks.release(&grant.name, grant.owner).await.unwrap();
+    assert_eq!(room.locks.expose(&grant).await.unwrap(), Exposure::Gone);
+    assert!(!room.store.rely(8, &ownership));
+}
