@@ -255,8 +255,15 @@ impl Config {
 
     /// The table, quoted.
     pub(crate) fn quoted_table(&self) -> String {
-        let quoted = |name: &str| format!("`{}`", name.replace('`', "``"));
         self.table.split('.').map(quoted).collect::<Vec<_>>().join(".")
+    }
+
+    /// The same with its database, for a connection that may have another one.
+    pub(crate) fn whole_table(&self) -> String {
+        match (&self.database, self.table_parts()) {
+            (Some(database), (None, table)) => format!("{}.{}", quoted(database), quoted(table)),
+            _ => self.quoted_table(),
+        }
     }
 
     /// For people: where the locks are, without a secret.
@@ -265,6 +272,10 @@ impl Config {
         let database = self.table_parts().0.or(self.database.as_deref()).unwrap_or_default();
         format!("{}/{database}", servers.join(","))
     }
+}
+
+fn quoted(name: &str) -> String {
+    format!("`{}`", name.replace('`', "``"))
 }
 
 /// One server.

@@ -24,7 +24,7 @@ pub(crate) const WORDS: TableWords = TableWords {
 pub(crate) fn asked(place: &str, error: Error) -> CellError {
     let code = code(&error);
     match code {
-        LOCK_WAIT_TIMEOUT => CellError::Locked,
+        LOCK_WAIT_TIMEOUT | LOCK_NOWAIT => CellError::Locked,
         // Without its table a statement did nothing, and the next reading looks for the table.
         NO_SUCH_TABLE => CellError::Overtaken,
         _ if OVERTAKEN.contains(&code) => CellError::Overtaken,
@@ -111,6 +111,8 @@ fn judge(code: u16) -> Option<(ErrorKind, &'static str)> {
 }
 
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
+/// The same of a statement that does not wait, on MySQL.
+const LOCK_NOWAIT: u16 = 3572;
 const NO_SUCH_TABLE: u16 = 1146;
 pub(crate) const ACCESS_DENIED: u16 = 1045;
 /// Lost races between writers, in any isolation level: a deadlock; a row or table that exists already; a row that has
@@ -176,6 +178,15 @@ pub(crate) const STOPPED_CLOCK: &str = "SET timestamp has stopped the clock of t
 pub(crate) const NO_AUTOCOMMIT: &str =
     "autocommit is off, so that no statement would be a commit; switch it on for this user or in the pooler";
 
+/// Rows are locked on one server only.
+pub(crate) fn not_alone(place: &str, other: &str) -> BackendError {
+    let message = format!(
+        "a transaction on another server ({other}) would lock nothing here, so it cannot rely on the owner of a lock: check \
+         the fencing token instead"
+    );
+    WORDS.refused(place, Unsupported, message)
+}
+
 #[cfg(test)]
 mod tests {
     use mysql_async::ServerError;
@@ -205,6 +216,7 @@ mod tests {
             );
         }
         assert!(matches!(failure(1205), CellError::Locked));
+        assert!(matches!(failure(3572), CellError::Locked));
         assert!(matches!(failure(1213), CellError::Overtaken));
     }
 }

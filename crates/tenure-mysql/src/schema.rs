@@ -105,6 +105,17 @@ impl ServerFacts {
         self.read_only().map_or(Ok(()), |variable| Err(error::read_only(place, variable)))
     }
 
+    /// A statement can look for a lock of a row without a wait: MariaDB from 10.3 on, MySQL from 8 on.
+    pub(crate) fn knows_nowait(&self) -> bool {
+        let version = self.setting("version");
+        let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+        let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        match major {
+            10 => minor >= 3,
+            major => major >= 8,
+        }
+    }
+
     /// The cluster in which several servers take writes, if this server is in one.
     pub(crate) fn many_writers(&self) -> Option<&'static str> {
         let says =

@@ -207,6 +207,14 @@ impl Session {
         }
     }
 
+    /// # Errors
+    /// If a transaction may run on another server than the one that grants the locks: it would lock nothing here.
+    pub(crate) fn must_be_alone(&self) -> Result<(), BackendError> {
+        let facts = self.facts();
+        let other = facts.many_writers().map(|cluster| cluster.to_owned()).or_else(|| self.rival.clone());
+        other.map_or(Ok(()), |other| Err(error::not_alone(&self.name, &other)))
+    }
+
     /// This user may delete rows.
     pub(crate) fn may_delete(&self) -> bool {
         locked(&self.facts).may_delete

@@ -185,6 +185,44 @@ impl Sql {
         )
     }
 
+    /// Whether a transaction has the row locked in which transactions look for an owner: an error then, without a wait if the
+    /// server can.
+    pub(crate) fn slot(&self, row: &str, knows_nowait: bool) -> String {
+        let nowait = if knows_nowait { " NOWAIT" } else { "" };
+        format!("SELECT 1 FROM {} WHERE name = {} FOR UPDATE{nowait}", self.table, hex(row))
+    }
+
+    /// Makes that row, without an owner, if it does not exist.
+    pub(crate) fn make_slot(&self, row: &str) -> String {
+        let (table, row) = (&self.table, hex(row));
+        format!(
+            "{NOT_WAITING}INSERT INTO {table} (name, version, busy, used, state) SELECT {row}, 1, 0, {CLOCK}, X'' \
+             FROM (SELECT 1 AS one) AS one WHERE {COUNTS} ON DUPLICATE KEY UPDATE version = version + 1, used = {CLOCK}"
+        )
+    }
+
+    /// As [`write`](Self::write), which also writes the row in which transactions look for the owner. Both are written by one
+    /// statement, because each is a transaction.
+    pub(crate) fn write_shown(
+        &self,
+        lock: &LockName,
+        write: &CellWrite<'_>,
+        (row, text): (&str, &str),
+    ) -> String {
+        let (version, before) = write.on;
+        let (table, name, before, state) = (&self.table, hex(lock.as_str()), hex(before), hex(write.state));
+        let (row, is_shown, text, in_time) =
+            (hex(row), u8::from(!text.is_empty()), hex(text), is_within(write.within));
+        let busy = u8::from(write.is_busy);
+        let alone = if write.is_last { self.is_alone(lock, write.gone) } else { String::new() };
+        format!(
+            "{NOT_WAITING}UPDATE {table} AS t LEFT JOIN {table} AS s ON s.name = {row} \
+             SET t.version = t.version + 1, t.busy = {busy}, t.used = LAST_INSERT_ID({CLOCK}), t.state = {state}, \
+             s.version = s.version + 1, s.busy = {is_shown}, s.used = {CLOCK}, s.state = {text} \
+             WHERE t.name = {name} AND t.version = {version} AND t.state = {before} AND {in_time} AND {COUNTS}{alone}"
+        )
+    }
+
     /// The condition that no place but these is next to the lock. In a derived table, because MySQL requires that.
     fn is_alone(&self, name: &LockName, gone: &[String]) -> String {
         let (table, all) = (&self.table, places_of(name));
@@ -398,6 +436,21 @@ pub(crate) fn hex(text: impl AsRef<[u8]>) -> String {
     hex.push('\'');
     hex
 }
+
+/// The statement by which a transaction relies on an owner. Out: one row, or none.
+///
+/// The owner is a condition on a column of the row that is locked, and on nothing else: the server reads the newest row, in
+/// every isolation level. `LOCK IN SHARE MODE`, because older servers know no other words.
+pub(crate) fn relies(table: &str, row: &str, proof: &str) -> String {
+    format!("SELECT 1 AS owns FROM {table} WHERE name = {row} AND state = {proof} LOCK IN SHARE MODE")
+}
+
+/// Sessions with an open transaction that has locked rows, the oldest first. Out: who, for people.
+pub(crate) const RELYING: &str = "SELECT CONCAT('session ', t.trx_mysql_thread_id, ' (user ', p.user, ', for ', \
+                                  TIMESTAMPDIFF(SECOND, t.trx_started, NOW()), ' s)') \
+                                  FROM information_schema.innodb_trx AS t \
+                                  JOIN information_schema.processlist AS p ON p.id = t.trx_mysql_thread_id \
+                                  WHERE t.trx_rows_locked > 0 AND p.id <> CONNECTION_ID() ORDER BY t.trx_started LIMIT 3";
 
 /// A time in the unit of the server's clock.
 fn micros(since_epoch: Duration) -> i64 {

@@ -9,12 +9,13 @@ use async_trait::async_trait;
 use tenure_cas::{
     BESIDE, Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, Listed, Locks, NewCell,
     NewPlace, Newcomer, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, Until, VerbError,
-    WriteAnswer, WrittenCell, decode, listed, promises,
+    WriteAnswer, WrittenCell, decode, listed, promises, slot_row,
 };
 use tenure_client::Connections;
 use tenure_core::{
     Audience, Backend, BackendError, ErrorKind, Finding, Forward, Hint, Host, LockName, Moment,
-    Notifications, OwnerId, ProcessId, Promises, Restart, WakeEvent, WakeStream, WakeSupport, locked,
+    Notifications, OwnerId, Ownership, ProcessId, Promises, Restart, SqlOwnership, WakeEvent, WakeStream,
+    WakeSupport, locked,
 };
 
 use crate::{
@@ -146,14 +147,23 @@ impl Cell for RowStore {
         name: &LockName,
         write: &CellWrite<'_>,
     ) -> Result<WriteAnswer, CellError> {
-        let statement = self.shared.sql.write(name, write);
-        let answer = if write.patience == Patience::None {
-            match session.write(statement).await {
+        let answer = match (write.shown, write.patience) {
+            (Some(shown), _) => {
+                let row = slot_row(name, shown.slot);
+                match session.ask(self.shared.sql.slot(&row, session.facts().knows_nowait())).await {
+                    Err(CellError::Locked) => return Ok(WriteAnswer::Locked(None)),
+                    looked => drop(looked?),
+                }
+                if !shown.text.is_empty() {
+                    session.ask(self.shared.sql.make_slot(&row)).await?;
+                }
+                session.write(self.shared.sql.write_shown(name, write, (&row, shown.text))).await?
+            }
+            (None, Patience::None) => match session.write(self.shared.sql.write(name, write)).await {
                 Err(CellError::Locked) => return Ok(WriteAnswer::Locked(None)),
                 answer => answer?,
-            }
-        } else {
-            self.ask_in_line(session, statement).await?
+            },
+            (None, _) => self.ask_in_line(session, self.shared.sql.write(name, write)).await?,
         };
         if answer.written == 0 {
             return Ok(WriteAnswer::Changed(None));
@@ -198,6 +208,26 @@ impl Cell for RowStore {
             // L9: the place exists.
             Err(failure) => Err(CellError::Broken(WORDS.settled(session.name(), failure))),
         }
+    }
+
+    async fn ownership(
+        &self,
+        session: &Arc<Session>,
+        row: &str,
+        proof: &str,
+        _rest: Duration,
+    ) -> Result<Ownership, CellError> {
+        session.must_be_alone().map_err(CellError::Refused)?;
+        let table = self.shared.config.whole_table();
+        let literal = sql::relies(&table, &sql::hex(row), &sql::hex(proof));
+        Ok(Ownership::Sql(SqlOwnership::new(sql::relies(&table, "?", "?"), (row, proof), literal)))
+    }
+
+    async fn relying(&self, session: &Arc<Session>) -> String {
+        // Without the right PROCESS there are none.
+        let Ok(answer) = session.ask(sql::RELYING.to_owned()).await else { return String::new() };
+        let texts = (0..answer.rows.len()).filter_map(|row| answer.text(row, 0));
+        texts.collect::<Vec<_>>().join(", ")
     }
 
     async fn list(&self, session: &Arc<Session>, prefix: &str) -> Result<Vec<Listed>, CellError> {

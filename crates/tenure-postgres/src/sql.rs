@@ -1,5 +1,7 @@
 //! The statements, each with its contract. Each is a separate transaction, and none needs a session.
 
+use std::time::Duration;
+
 use tenure_cas::{OPENS, OPENS_AFTER, Patience};
 
 /// How many places of the tail are read with the row: some may have expired, and readers move up together.
@@ -86,6 +88,10 @@ pub(crate) struct WriteSql {
     /// Also deletes rows of the tail, except those that another transaction has locked. In: also their names, and
     /// whether the row is written only if there are no others.
     pub(crate) moving: String,
+    /// Also writes the row in which transactions look for the owner, and writes nothing if one has it locked. In: also its
+    /// name and its text. Out: time, and whether the rows have what was written; time and NULL: the row of the owner is locked;
+    /// no row: it was not written.
+    pub(crate) showing: String,
 }
 
 impl WriteSql {
@@ -122,20 +128,37 @@ impl WriteSql {
         let is_last =
             format!(" AND NOT ($11 AND EXISTS (SELECT FROM {table} WHERE {tail} AND NOT name = ANY($10)))");
         let (before_last, last) = update(&is_last);
+        let is_unlocked =
+            format!("(EXISTS (SELECT FROM o) OR NOT EXISTS (SELECT FROM {table} WHERE name = $12))");
+        let (before_shown, shown) = update(&format!("{is_last} AND {is_unlocked}"));
+        let gone = format!(
+            "gone AS ({remove} WHERE name IN (SELECT name FROM {table} \
+             WHERE name = ANY($10::text[]) AND EXISTS (SELECT FROM c) FOR UPDATE SKIP LOCKED))"
+        );
+        let as_it_is = format!(
+            "UNION ALL SELECT clock_timestamp(), NULL, t.version, t.state::text FROM {table} AS t \
+             WHERE t.name = $1 AND NOT EXISTS (SELECT FROM c)"
+        );
         let told = "SELECT c.at, c.is_ours, told.n FROM c, LATERAL (SELECT count(pg_notify(w.channel, w.hint)) AS n \
                     FROM unnest($8::text[], $9::text[]) AS w(channel, hint) WHERE c.at IS NOT NULL) AS told";
         Self {
             notifying: format!("WITH {before}c AS ({plain}) {told}"),
-            moving: format!(
-                "WITH {before_last}c AS ({last}), gone AS ({remove} WHERE name IN (SELECT name FROM {table} \
-                 WHERE name = ANY($10::text[]) AND EXISTS (SELECT FROM c) FOR UPDATE SKIP LOCKED)) {told}"
+            moving: format!("WITH {before_last}c AS ({last}), {gone} {told}"),
+            showing: format!(
+                "WITH o AS (SELECT name FROM {table} WHERE name = $12 FOR UPDATE SKIP LOCKED), {before_shown}c AS ({shown}), \
+                 s AS (INSERT INTO {table} AS t (name, version, busy, used, state) SELECT $12, 1, $13 <> '', clock_timestamp(), \
+                 $13 FROM c ON CONFLICT (name) DO UPDATE SET version = t.version + 1, busy = excluded.busy, \
+                 used = clock_timestamp(), state = excluded.state RETURNING (t.name, t.state) IS NOT DISTINCT FROM ($12, $13) \
+                 AS is_ours), {gone} \
+                 SELECT c.at, c.is_ours AND coalesce((SELECT s.is_ours FROM s), false), \
+                 (SELECT count(pg_notify(w.channel, w.hint)) FROM unnest($8::text[], $9::text[]) AS w(channel, hint) \
+                 WHERE c.at IS NOT NULL), NULL::text FROM c \
+                 UNION ALL SELECT clock_timestamp(), NULL, 0, NULL WHERE NOT EXISTS (SELECT FROM c) AND NOT {is_unlocked}"
             ),
             plain: match patience {
                 Patience::Any | Patience::Brief => plain,
                 Patience::None => format!(
-                    "WITH {before}c AS ({plain}) SELECT c.at, c.is_ours, NULL::bigint, NULL::text FROM c UNION ALL \
-                     SELECT clock_timestamp(), NULL, t.version, t.state::text FROM {table} AS t \
-                     WHERE t.name = $1 AND NOT EXISTS (SELECT FROM c)"
+                    "WITH {before}c AS ({plain}) SELECT c.at, c.is_ours, NULL::bigint, NULL::text FROM c {as_it_is}"
                 ),
             },
         }
@@ -272,6 +295,49 @@ fn own(Awaiting(commit): Awaiting, patience: Patience) -> String {
     format!(
         "(SELECT set_config('synchronous_commit', '{commit}', true) || set_config('client_min_messages', 'notice', true){brief} AS said)"
     )
+}
+
+/// The statement by which a transaction relies on an owner. In: the name of the row, and its text. Out: one row, or none.
+///
+/// * The owner is a condition on a column of the row that is locked, and on nothing else: after a wait the server checks it
+///   again, on the row as it is then.
+/// * `FOR SHARE`: weaker locks pass a change of the text.
+/// * The transaction may stand still for `rest` only: its client may be gone without a trace. A shorter limit of the
+///   session stays.
+pub(crate) fn relies(table: &str, (row, proof): (&str, &str), rest: Duration) -> String {
+    let millis = rest.as_millis().max(1);
+    format!(
+        "SELECT set_config('idle_in_transaction_session_timeout', \
+         CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval BETWEEN interval '1 ms' AND interval '{millis} ms' \
+         THEN current_setting('idle_in_transaction_session_timeout') ELSE '{millis}ms' END, true) AS bound \
+         FROM {table} WHERE name = {row} AND state = {proof} FOR SHARE"
+    )
+}
+
+/// Sessions that have locked rows of the table in a transaction that is open, the oldest first: a row lock shows on no other
+/// session. In: table. Out: who, for people.
+pub(crate) const RELYING: &str = "SELECT format('session %s (user %s, %s, for %s s)', a.pid, a.usename, \
+                                  coalesce(nullif(a.application_name, ''), 'unnamed'), \
+                                  extract(epoch FROM clock_timestamp() - a.xact_start)::bigint) \
+                                  FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid \
+                                  WHERE l.relation = to_regclass($1) AND l.mode = 'RowShareLock' AND l.pid <> pg_backend_pid() \
+                                  AND a.xact_start IS NOT NULL ORDER BY a.xact_start LIMIT 3";
+
+/// A text that every setting of the server reads as the same.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut quoted = String::from("E'");
+    for character in text.chars() {
+        match character {
+            '\'' => quoted.push_str("''"),
+            '\\' => quoted.push_str("\\\\"),
+            control if control.is_ascii_control() => {
+                quoted.push_str(&format!("\\{:03o}", u32::from(control)));
+            }
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('\'');
+    quoted
 }
 
 /// Restores settings of the login for this transaction: where a table is made, and as which role. `pg_settings` does

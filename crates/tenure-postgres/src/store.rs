@@ -10,12 +10,12 @@ use async_trait::async_trait;
 use tenure_cas::{
     Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, END, Listed, Locks, NewCell,
     NewPlace, Newcomer, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, Until, VerbError,
-    WriteAnswer, WrittenCell, listed, promises,
+    WriteAnswer, WrittenCell, listed, promises, slot_row,
 };
 use tenure_client::Channels;
 use tenure_core::{
     Audience, Backend, BackendError, Finding, Forward, Hint, Host, LockName, Moment, Notifications,
-    ProcessId, Promises, Restart, WakeEvent, WakeStream, WakeSupport, locked,
+    Ownership, ProcessId, Promises, Restart, SqlOwnership, WakeEvent, WakeStream, WakeSupport, locked,
 };
 use tokio_postgres::{Row, types::Type};
 
@@ -25,7 +25,7 @@ use crate::{
     error::{self, WORDS},
     schema::LockTable,
     session::{Argument, Session, Sessions, Shared, channel, payload},
-    sql::{NOTIFY, READ},
+    sql::{NOTIFY, READ, RELYING, quoted, relies},
 };
 
 /// A handle to the locks in a table of a PostgreSQL database; the first request connects. The verbs are those of a lock
@@ -193,6 +193,27 @@ impl Cell for RowStore {
             }
         }
         Ok(answers)
+    }
+
+    async fn ownership(
+        &self,
+        session: &Arc<Session>,
+        row: &str,
+        proof: &str,
+        rest: Duration,
+    ) -> Result<Ownership, CellError> {
+        let table = &session.sql().table;
+        let literal = relies(table, (&quoted(row), &quoted(proof)), rest);
+        let statement = relies(table, ("$1", "$2"), rest);
+        Ok(Ownership::Sql(SqlOwnership::new(statement, (row, proof), literal)))
+    }
+
+    async fn relying(&self, session: &Arc<Session>) -> String {
+        let sql = session.sql();
+        // A role that may not see the sessions of others gets no rows, or empty ones.
+        let rows = session.ask(RELYING, &[(&sql.table, Type::TEXT)]).await.unwrap_or_default();
+        let texts = rows.iter().filter_map(|row| session.column::<Option<String>>(row, 0).ok().flatten());
+        texts.collect::<Vec<_>>().join(", ")
     }
 
     async fn list(&self, session: &Arc<Session>, prefix: &str) -> Result<Vec<Listed>, CellError> {
@@ -431,18 +452,26 @@ impl RowStore {
             Patience::None => &sql.write_unlocked,
             Patience::Brief => &sql.write_briefly,
         };
-        let is_plain = write.gone.is_empty() && !write.is_last;
+        let is_plain = write.gone.is_empty() && !write.is_last && write.shown.is_none();
         if is_plain && write.hints.is_empty() {
             return session.write(&statements.plain, &arguments).await;
         }
         let said = |hint: &Hint| (channel(hint.owner.process()), payload(hint));
         let (channels, hints): (Vec<String>, Vec<String>) = write.hints.iter().map(said).unzip();
-        let statement = if is_plain { &statements.notifying } else { &statements.moving };
+        let shown = write.shown.map(|shown| (slot_row(name, shown.slot), shown.text));
+        let statement = match (is_plain, &shown) {
+            (true, _) => &statements.notifying,
+            (false, None) => &statements.moving,
+            (false, Some(_)) => &statements.showing,
+        };
         let none: Vec<String> = Vec::new();
         let mut with_hints = arguments.to_vec();
         with_hints.extend([(&channels as _, Type::TEXT_ARRAY), (&hints as _, Type::TEXT_ARRAY)]);
         if !is_plain {
             with_hints.extend([(&write.gone as _, Type::TEXT_ARRAY), (&write.is_last as _, Type::BOOL)]);
+        }
+        if let Some((row, text)) = &shown {
+            with_hints.extend([(row as _, Type::TEXT), (text as _, Type::TEXT)]);
         }
         let answer = session.write(statement, &with_hints).await;
         if channels.is_empty() || !answer.as_ref().is_err_and(error::is_without_hints) {
@@ -526,6 +555,9 @@ fn answered(
 ) -> Result<WriteAnswer, CellError> {
     if session.column::<Option<bool>>(row, at + 1)?.is_some() {
         return Ok(WriteAnswer::Done(stored(session, row, at)?));
+    }
+    if write.shown.is_some() {
+        return Ok(WriteAnswer::Locked(None));
     }
     let (version, state) = (session.column(row, at + 2)?, session.column(row, at + 3)?);
     let reading = CellReading { version, state, now: session.time(row, at)?, overflow: None };
