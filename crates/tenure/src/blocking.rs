@@ -25,14 +25,16 @@ use std::{
 };
 
 use tenure_core::{
-    Adopt, Adoption, BackendError, BoxFuture, BreakScope, Finding, HolderView, Host, Label, LockView,
-    OwnerId, Released, Renewal,
+    Adopt, Adoption, BackendError, BoxFuture, BreakScope, FencingToken, Finding, HolderView, Host, Label,
+    LockView, OwnerId, Ownership, Released, Renewal,
 };
 use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::{
     election::{Leader, Observed},
-    error::{AcquireError, ConfigError, DetachError, HoldError, Lost, MemoError, ReleaseError},
+    error::{
+        AcquireError, ConfigError, DetachError, HoldError, Lost, MemoError, OwnershipError, ReleaseError,
+    },
     guard::held_until_its_release,
     host::TokioHost,
     once::{LastRun, RunOutcome, Turn},
@@ -465,6 +467,14 @@ impl Detached {
         self.wait(self.inner.renew(ttl))
     }
 
+    /// As [`Detached::ownership`](crate::manual::Detached::ownership).
+    ///
+    /// # Errors
+    /// As [`Detached::ownership`](crate::manual::Detached::ownership).
+    pub fn ownership(&self, token: FencingToken, rest: Duration) -> Result<Option<Ownership>, BackendError> {
+        self.wait(self.inner.ownership(token, rest))
+    }
+
     /// As [`Detached::release`](crate::manual::Detached::release).
     ///
     /// # Errors
@@ -503,6 +513,22 @@ macro_rules! signals {
 signals!(Guard Guards Lease Leases Leadership Term);
 
 impl<T: AsRef<crate::Lease>> Blocking<T> {
+    /// As [`Lease::ownership`](crate::Lease::ownership).
+    ///
+    /// # Errors
+    /// As [`Lease::ownership`](crate::Lease::ownership).
+    pub fn ownership(&self) -> Result<Ownership, OwnershipError> {
+        self.wait(self.inner.as_ref().ownership())
+    }
+
+    /// As [`Lease::ownership_resting`](crate::Lease::ownership_resting).
+    ///
+    /// # Errors
+    /// As [`Lease::ownership`](crate::Lease::ownership).
+    pub fn ownership_resting(&self, rest: Duration) -> Result<Ownership, OwnershipError> {
+        self.wait(self.inner.as_ref().ownership_resting(rest))
+    }
+
     /// As [`Lease::set_memo`](crate::Lease::set_memo).
     ///
     /// # Errors

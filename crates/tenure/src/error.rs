@@ -353,6 +353,25 @@ pub enum MemoError {
     Store(#[source] BackendError),
 }
 
+/// Why a transaction cannot rely on a lease.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum OwnershipError {
+    /// The lease has ended, or was passed on.
+    #[error("the lease was lost before a transaction could rely on it")]
+    Lost(#[source] Lost),
+    /// The store failed, or its transactions cannot rely on the owner of this lock
+    /// ([`Unsupported`](crate::ErrorKind::Unsupported)).
+    #[error("no transaction can rely on the lease")]
+    Store(#[source] BackendError),
+}
+
+impl From<Lost> for OwnershipError {
+    fn from(lost: Lost) -> Self {
+        Self::Lost(lost)
+    }
+}
+
 impl From<Lost> for MemoError {
     fn from(lost: Lost) -> Self {
         Self::Lost(lost)

@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Deref, sync::Arc, time::Duration};
 
-use tenure_core::{BackendError, ErrorKind, FencingToken, Grant, Moment, Outcome, Released, Renewal};
+use tenure_core::{BackendError, ErrorKind, Moment, Outcome, Released, Renewal};
 use tracing::{Instrument, Span};
 
 use crate::{
@@ -182,10 +182,9 @@ impl Guard {
             self.end(HoldOutcome::Detached, None);
         }
         self.done = true;
-        let Grant { name, owner, token, block, .. } = self.cell().grant();
+        let grant = self.cell().grant();
         // The store knows the last token only, so wherever it is attached to, the guard has that one.
-        let last = FencingToken::new(token.get() + u64::from(*block).saturating_sub(1));
-        Detached::new(self.engine.clone(), name.clone(), *owner, Some(last))
+        Detached::new(self.engine.clone(), grant.name.clone(), grant.owner, Some(grant.last_token()))
     }
 
     /// The hold ends here, unless it has ended before, and nothing is left to do.

@@ -6,11 +6,14 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BackendError, FencingToken, LockName, Memo, Memos, Mode, Noted, OwnerId};
+use tenure_core::{
+    BackendError, ErrorKind, Exposure, FencingToken, LockName, Memo, Memos, Mode, Noted, Outcome, OwnerId,
+    Ownership,
+};
 
 use crate::{
     engine::{Engine, hold::HoldCell},
-    error::{ConfigError, Loss, Lost, MemoError},
+    error::{ConfigError, Loss, Lost, MemoError, OwnershipError},
     fence::Pass,
     machine::{backoff::Backoff, hold::Renewals},
 };
@@ -152,6 +155,53 @@ impl Lease {
         self.leave(&Memo::new(text.as_ref(), kept)?).await
     }
 
+    /// What a transaction of the database that holds this lock needs in order to commit only as its owner: a statement. If
+    /// it returns one row, no other client acquires the lock before the transaction has ended. If it returns none,
+    /// the lease has ended, and another client has the lock, or had it, or may have it: **roll back**. See [`ownership`](crate::ownership), with examples.
+    ///
+    /// No clock decides: a holder that was stopped past its ttl commits if no client has acquired the lock since, and is
+    /// refused otherwise. So a [loss](Self::lost) is still reported in time, and what a transaction wrote may be committed
+    /// nevertheless. On PostgreSQL a transaction that stands still for longer than the ttl is ended by the server.
+    ///
+    /// This call has an effect, as [`owner`](Self::owner): the guard will release the lease in the store. Ask once for each
+    /// lease. **Release the guard after the transaction has ended**: a release before is refused by the store.
+    ///
+    /// # Timing
+    /// One request, or a few, up to 5 s. Renewals and waiters are not delayed by the transaction.
+    ///
+    /// # Errors
+    /// [`OwnershipError::Lost`] if the lease has ended, or was passed on. [`OwnershipError::Store`] if the store failed, and
+    /// as [`Unsupported`](crate::ErrorKind::Unsupported) if its transactions cannot do this, or for a lock that others may
+    /// hold at the same time: use the [token](Self::token).
+    ///
+    /// # Cancel safety
+    /// The effect may have happened.
+    pub async fn ownership(&self) -> Result<Ownership, OwnershipError> {
+        self.ownership_resting(self.ttl()).await
+    }
+
+    /// The same for transactions that may stand still for this long on PostgreSQL, instead of the ttl: after that the server
+    /// ends the session, because its client may be gone.
+    ///
+    /// # Errors
+    /// As [`ownership`](Self::ownership).
+    ///
+    /// # Cancel safety
+    /// The effect may have happened.
+    pub async fn ownership_resting(&self, rest: Duration) -> Result<Ownership, OwnershipError> {
+        if self.mode != Mode::Exclusive {
+            return Err(OwnershipError::Store(shared(self.name())));
+        }
+        self.cell.expose_if_held()?;
+        let released = || Lost::new(Loss::Released, self.token(), Duration::ZERO);
+        let engine = self.engine.upgrade().ok_or_else(released)?;
+        let grant = self.cell.grant().clone().with_ttl(rest);
+        match insist(&engine, &self.cell, || engine.backend.expose(&grant)).await? {
+            Exposure::Exposed(ownership) => Ok(ownership),
+            Exposure::Gone => Err(gone(&engine, &self.cell).into()),
+        }
+    }
+
     /// Notifies observers in the background that something has changed.
     pub(crate) fn tell_observers(&self) {
         if let Some(engine) = self.engine.upgrade().filter(|engine| engine.is_ours()) {
@@ -249,40 +299,86 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// Stores a memo, and repeats the request after transient errors while the lease lasts. It may be sent twice:
-/// the second one replaces the first.
+/// Holders of one lock would wait for the transactions of each other.
+fn shared(name: &LockName) -> BackendError {
+    let message = "others may hold this lock at the same time, so a transaction cannot rely on one owner";
+    BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message).with("lock", name)
+}
+
+/// Stores a memo. It may be sent twice: the second one replaces the first.
 async fn leave(engine: &Engine, cell: &HoldCell, memo: &Memo) -> Result<(), MemoError> {
     let promises = engine.backend.promises();
     if let Memos::None(why) = promises.memo {
         return Err(ConfigError::NoMemos { backend: promises.backend, why }.into());
     }
+    let grant = cell.grant();
+    let note = || engine.backend.note(&grant.name, grant.owner, grant.token, memo);
+    match insist(engine, cell, note).await? {
+        Noted::Noted => Ok(()),
+        Noted::Gone => Err(gone(engine, cell).into()),
+    }
+}
+
+/// Sends a request of a holder, and repeats it after transient errors while the lease lasts.
+async fn insist<A, F>(engine: &Engine, cell: &HoldCell, mut ask: impl FnMut() -> F) -> Result<A, Refusal>
+where
+    F: Future<Output = Result<A, BackendError>>,
+{
     // By the clock that does not step: this limits a wait, not validity.
     let began = engine.host.now();
     let mut pauses: Option<Backoff> = None;
     loop {
         cell.check()?;
-        let (grant, sent_at) = (cell.grant(), engine.host.now());
+        let sent_at = engine.host.now();
         let left = PATIENCE.saturating_sub(began.elapsed(sent_at)).min(cell.timing().request_timeout());
-        let ask = || engine.backend.note(&grant.name, grant.owner, grant.token, memo);
-        let error = match engine.request(sent_at, left, ask).await {
-            Ok(Noted::Noted) => return Ok(()),
-            Ok(Noted::Gone) => return Err(gone(engine, cell)),
+        let error = match engine.request(sent_at, left, &mut ask).await {
+            Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
         let pause = pauses.get_or_insert_with(|| Backoff::new(engine.new_owner_and_seed().1)).delay();
         let again = engine.host.now() + pause;
         if !error.kind().is_transient() || began.elapsed(again) >= PATIENCE {
-            return Err(MemoError::Store(error));
+            return Err(Refusal::Store(error));
         }
         engine.host.sleep_until(again).await;
     }
 }
 
-/// The store reports that this lease has ended. The watchdog detects it later, too.
-fn gone(engine: &Engine, cell: &HoldCell) -> MemoError {
-    let taken = || Lost::new(Loss::Taken, cell.grant().token, engine.host.now().wall);
-    MemoError::Lost(cell.check().err().unwrap_or_else(taken))
+/// Why a request of a holder was not done.
+enum Refusal {
+    Lost(Lost),
+    Store(BackendError),
 }
 
-/// How long storing a memo may take, in several attempts: 5 s.
+impl From<Lost> for Refusal {
+    fn from(lost: Lost) -> Self {
+        Self::Lost(lost)
+    }
+}
+
+impl From<Refusal> for OwnershipError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Lost(lost) => Self::Lost(lost),
+            Refusal::Store(error) => Self::Store(error),
+        }
+    }
+}
+
+impl From<Refusal> for MemoError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Lost(lost) => Self::Lost(lost),
+            Refusal::Store(error) => Self::Store(error),
+        }
+    }
+}
+
+/// The store reports that this lease has ended. The watchdog detects it later, too.
+fn gone(engine: &Engine, cell: &HoldCell) -> Lost {
+    let taken = || Lost::new(Loss::Taken, cell.grant().token, engine.host.now().wall);
+    cell.check().err().unwrap_or_else(taken)
+}
+
+/// How long a request of a holder may take, in several attempts: 5 s.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -56,6 +56,7 @@ pub mod election;
 pub mod fence;
 pub mod manual;
 pub mod once;
+pub mod ownership;
 pub mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -89,7 +90,9 @@ mod verbs;
 mod watch;
 
 pub use connect::connect;
-pub use error::{AcquireError, ConfigError, DetachError, HoldError, Loss, Lost, MemoError, ReleaseError};
+pub use error::{
+    AcquireError, ConfigError, DetachError, HoldError, Loss, Lost, MemoError, OwnershipError, ReleaseError,
+};
 pub use guard::Guard;
 pub use lease::Lease;
 pub use lock::{Lock, RwLock};
@@ -111,10 +114,10 @@ pub mod view {
 /// your own backend.
 pub mod backend {
     pub use tenure_core::{
-        Absent, Asker, Audience, Backend, BackendHandle, BoxFuture, Claim, ClaimAnswer, EndOfGrant, Forward,
-        Grant, Host, InvalidMemo, Memo, Memos, Minting, Moment, NameError, Noted, Order, Outcome, OwnerError,
-        ProcessId, Promises, Released, Renewal, Restart, Sharing, Start, Timing, TimingError, WaitMode,
-        WakeEvent, WakeStream, WakeSupport,
+        Absent, Asker, Audience, Backend, BackendHandle, BoxFuture, Claim, ClaimAnswer, EndOfGrant, Exposure,
+        Forward, Grant, Host, InvalidMemo, Memo, Memos, Minting, Moment, NameError, Noted, Order, Outcome,
+        OwnerError, ProcessId, Promises, Released, Renewal, Restart, Sharing, Start, Timing, TimingError,
+        WaitMode, WakeEvent, WakeStream, WakeSupport,
     };
 
     pub use crate::host::TokioHost;

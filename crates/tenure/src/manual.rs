@@ -23,7 +23,8 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use tenure_core::{
-    BackendError, ErrorKind, FencingToken, Grant, LockName, Outcome, OwnerId, Released, Renewal, Timing,
+    BackendError, ErrorKind, Exposure, FencingToken, Grant, LockName, Outcome, OwnerId, Ownership, Released,
+    Renewal, Timing,
 };
 
 use crate::engine::{Engine, QUESTION, request::invalid};
@@ -97,6 +98,34 @@ impl Detached {
     pub async fn release(&self) -> Result<Released, BackendError> {
         self.must_have_one_holder()?;
         self.engine.release((&self.name, self.owner), self.engine.host.now(), QUESTION).await
+    }
+
+    /// As [`Lease::ownership`](crate::Lease::ownership), for a lease that another process holds under this token; `None` if the
+    /// owner does not hold the lock under it. On PostgreSQL a transaction that relies on it may stand still for `rest`, 100
+    /// ms to 24 h.
+    ///
+    /// # Timing
+    /// One request, or a few, up to 5 s.
+    ///
+    /// # Errors
+    /// The store's, and [`ErrorKind::Unsupported`] if its transactions cannot do this. [`ErrorKind::Invalid`] for a time
+    /// out of range, and for a lease that guards of this process [share in turns](crate::Lock::fifo).
+    ///
+    /// # Cancel safety
+    /// The lease is not affected. Its owner may be shown to transactions.
+    pub async fn ownership(
+        &self,
+        token: FencingToken,
+        rest: Duration,
+    ) -> Result<Option<Ownership>, BackendError> {
+        let rest = Timing::new(rest).map_err(invalid)?.ttl();
+        self.must_have_one_holder()?;
+        let grant = Grant::new(self.name.clone(), self.owner, token, rest);
+        let expose = || self.engine.backend.expose(&grant);
+        match self.engine.request(self.engine.host.now(), QUESTION, expose).await? {
+            Exposure::Exposed(ownership) => Ok(Some(ownership)),
+            Exposure::Gone => Ok(None),
+        }
     }
 
     /// A lease that is passed on has one owner and many holders: by its owner, one holder could end the lease of

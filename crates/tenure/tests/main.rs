@@ -40,6 +40,8 @@ mod memos;
     feature = "zookeeper"
 ))]
 mod observers;
+#[cfg(all(feature = "postgres", feature = "mysql"))]
+mod ownership;
 mod paused_clock;
 #[cfg(all(
     feature = "memory",

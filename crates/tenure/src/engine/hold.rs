@@ -88,6 +88,17 @@ impl HoldCell {
         self.grant.owner
     }
 
+    /// The same, if the lease is this holder's now. Decided in the step in which it could be passed on: a clone of the lease
+    /// never exposes the owner of the next holder.
+    // L1, H5.3.
+    pub(crate) fn expose_if_held(&self) -> Result<(), Lost> {
+        self.check()?;
+        let mut hold = self.hold();
+        let checked = hold.check(self.host.now());
+        self.is_owner_exposed.fetch_or(checked.is_ok(), Ordering::AcqRel);
+        checked
+    }
+
     pub(crate) fn is_owner_exposed(&self) -> bool {
         self.is_owner_exposed.load(Ordering::Acquire)
     }
@@ -192,6 +203,9 @@ impl HoldCell {
     pub(crate) fn pass_on(&self, now: Moment, token: FencingToken, idle: Option<Duration>) -> Option<Self> {
         let hold = {
             let mut hold = self.hold();
+            if self.is_owner_exposed() {
+                return None;
+            }
             match idle {
                 Some(idle) => hold.keep_idle(now, token, idle)?,
                 None => hold.pass_on(now, token)?,

@@ -9,8 +9,8 @@ use std::{
 use async_trait::async_trait;
 use tenure_core::{
     Adopt, Adoption, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer,
-    ErrorKind, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, MemoView, Noted,
-    Outcome, OwnerId, ProcessId, Promises, Released, Renewal, WakeStream, locked,
+    ErrorKind, Exposure, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, MemoView,
+    Noted, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, WakeStream, locked,
 };
 
 use crate::{connect, locker::Locker, testing::host::TestHost};
@@ -50,6 +50,8 @@ pub enum Operation {
     Release,
     /// A memo that is stored with a lock.
     Note,
+    /// A request for the [ownership](crate::Lease::ownership).
+    Expose,
     /// A query: `inspect`, `list`, `diagnose`.
     Inspect,
     /// An operator's request: `force_release`, `adopt`.
@@ -291,6 +293,10 @@ impl Backend for TestStore {
         memo: &Memo,
     ) -> Result<Noted, BackendError> {
         self.ask(Operation::Note, self.inner.note(name, owner, token, memo)).await?
+    }
+
+    async fn expose(&self, grant: &Grant) -> Result<Exposure, BackendError> {
+        self.ask(Operation::Expose, self.inner.expose(grant)).await?
     }
 
     async fn memo(&self, name: &LockName) -> Result<Option<MemoView>, BackendError> {
