@@ -29,9 +29,9 @@ use futures_util::{
 };
 use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, EndOfGrant,
-    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Noted,
-    Notifier, Order, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Restart, Sharing, Timing,
-    WaitMode, WakeStream, WakeSupport, locked,
+    Exposure, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting,
+    Noted, Notifier, Order, Outcome, OwnerId, Ownership, ProcessId, Promises, Released, Renewal, Restart,
+    Sharing, Timing, WaitMode, WakeStream, WakeSupport, locked,
 };
 
 use crate::{
@@ -209,6 +209,13 @@ impl Backend for Etcd {
         memo: &Memo,
     ) -> Result<Noted, BackendError> {
         memo::leave_memo(&self.members, name, (owner, token), memo).await
+    }
+
+    /// No request: the transaction compares.
+    async fn expose(&self, grant: &Grant) -> Result<Exposure, BackendError> {
+        let folder = folder(&self.config().prefix, &grant.name);
+        let create_revision = i64::try_from(grant.token.get()).unwrap_or(i64::MAX);
+        Ok(Exposure::Exposed(Ownership::Etcd { key: key(&folder, grant.owner), create_revision }))
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {

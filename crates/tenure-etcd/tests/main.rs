@@ -12,6 +12,7 @@ mod hazards_cluster;
 mod hazards_line;
 mod hostile;
 mod interop;
+mod ownership;
 mod regressions;
 mod runtimes;
 mod stage;

@@ -14,9 +14,10 @@ use redis::{Cmd, Value};
 use tenure_client::Contended;
 use tenure_core::{
     Absent, Adopt, Adoption, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer,
-    EndOfGrant, ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label, LockName, LockView, Memo,
-    Memos, Minting, Mode, Moment, Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Raised,
-    Released, Renewal, Restart, Sharing, WaitMode, WakeStream, WakeSupport, locked,
+    EndOfGrant, ErrorKind, Exposure, FencingToken, Finding, Grant, HolderView, Host, Label, LockName,
+    LockView, Memo, Memos, Minting, Mode, Moment, Noted, Order, Outcome, OwnerId, Ownership, ProcessId,
+    Promises, QuorumNode, Raised, RedisOwnership, Released, Renewal, Restart, Sharing, WaitMode, WakeStream,
+    WakeSupport, locked,
 };
 
 use crate::{
@@ -183,6 +184,12 @@ impl Backend for Redis {
             Some(0) => Ok(Noted::Gone),
             _ => Err(error::unreadable(&session.place, "a memo")),
         }
+    }
+
+    /// No request: the script compares.
+    async fn expose(&self, grant: &Grant) -> Result<Exposure, BackendError> {
+        let proof = format!("{}:{}:", grant.owner, grant.last_token().get());
+        Ok(Exposure::Exposed(Ownership::Redis(RedisOwnership::new(self.keys(&grant.name)?.lock, proof))))
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {

@@ -19,9 +19,9 @@ use futures_util::{
 };
 use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, EndOfGrant,
-    ErrorKind, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting,
-    Mode, Moment, Noted, Order, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Restart, Sharing,
-    Timing, WaitMode, WakeStream, WakeSupport,
+    ErrorKind, Exposure, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos,
+    Minting, Mode, Moment, Noted, Order, Outcome, OwnerId, Ownership, ProcessId, Promises, Released, Renewal,
+    Restart, Sharing, Timing, WaitMode, WakeStream, WakeSupport,
 };
 use zookeeper_client::{CreateMode, Error, MultiWriteError, Stat};
 
@@ -144,6 +144,16 @@ impl Backend for ZooKeeper {
         memo: &Memo,
     ) -> Result<Noted, BackendError> {
         memo::note(&self.0, name, (owner, token), memo).await
+    }
+
+    /// No request: the `multi` checks. The node of another lease has another name.
+    async fn expose(&self, grant: &Grant) -> Result<Exposure, BackendError> {
+        let Some(session) = self.0.sessions.with(grant.owner) else { return Ok(Exposure::Gone) };
+        let node =
+            session.with_entry(grant.owner, |entry| entry.node.clone().filter(|_| entry.holds())).flatten();
+        let node = node.filter(|node| node.token == grant.token);
+        let path = node.map(|node| format!("{}/{}", self.0.directory_of(&grant.name), node.name));
+        Ok(path.map_or(Exposure::Gone, |path| Exposure::Exposed(Ownership::ZooKeeper { path })))
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {

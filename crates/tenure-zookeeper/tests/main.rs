@@ -11,6 +11,7 @@ mod faults;
 mod hostile;
 mod input;
 mod layouts;
+mod ownership;
 mod partition;
 mod regressions;
 #[cfg(feature = "sasl")]
