@@ -11,8 +11,8 @@ use tenure_cas::{
     Newcomer, OldPlace, Patience, PlacesBeside, ReadRequest, VerbError, WriteAnswer, promises,
 };
 use tenure_core::{
-    Audience, BackendError, ErrorKind, Hint, Host, LockName, Outcome, ProcessId, Promises, Restart,
-    WakeStream, WakeSupport, locked,
+    Audience, BackendError, ErrorKind, Hint, Host, LockName, Outcome, Ownership, ProcessId, Promises,
+    Restart, SqlOwnership, WakeStream, WakeSupport, locked,
 };
 use tenure_testkit::cells::words;
 
@@ -229,6 +229,16 @@ impl Cell for RemoteCells {
     ) -> Result<Vec<WriteAnswer>, CellError> {
         let writes = writes.iter().map(|(name, write)| ((*name).clone(), WriteAsk::of(write)));
         Ok(written(self.ask(*over, Ask::Write(writes.collect())).await?))
+    }
+
+    async fn ownership(
+        &self,
+        _over: &u64,
+        row: &str,
+        proof: &str,
+        _rest: Duration,
+    ) -> Result<Ownership, CellError> {
+        Ok(Ownership::Sql(SqlOwnership::new("rely", (row, proof), "rely")))
     }
 
     async fn list(&self, _over: &u64, _prefix: &str) -> Result<Vec<Listed>, CellError> {

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | L1 | the intervals of true time in which guards report their leases as held; an entry counts even if its guard already reports the loss; at no instant more holders than the smallest limit; after a run of a job that counts, no other run starts within its interval, and n intervals hold at most n + 1 runs where runs may begin early | everywhere |
 //! | L2 | per server and lock, tokens grow in the order of the server's answers; no two entries share a token, and each has one that was granted to its owner; tokens of entries that exclude each other grow in the order of entry, and the resource refuses no holder that treats its lease as held | everywhere; order of entry and refusals: within the assumptions |
-//! | L3 | at the resource, after another grant has written, an earlier one is never accepted again; on one server also: accepted grants follow the order in which they were minted | everywhere |
+//! | L3 | at the resource, after another grant has written, an earlier one is never accepted again; on one server also: accepted grants follow the order in which they were minted; in the database of the locks: no transaction of an owner is committed after a later grant | everywhere |
 //! | L4 | a release, renewal or raise shortens or ends no other owner's lease on the server; the server takes a memo only from a holder, and not with a smaller token than that of the memo before | everywhere |
 //! | L5 | a guard that has reported the loss never reports that it is held; a renewal on the server makes no holder | everywhere |
 //! | L6 | after the last fault every waiter enters within the bound of S7.4 and none fails; over a quorum, where no order is promised, some waiter does | within the assumptions |
@@ -100,6 +100,7 @@ pub fn judge(events: &[Event], claims: &Claims) -> Vec<Violation> {
     tokens::granted(events, &mut found);
     tokens::entered(events, claims, &forgotten, &mut found);
     tokens::fenced(events, claims, &mut found);
+    tokens::committed(events, &mut found);
     if claims.is_within {
         tokens::refused(events, &tenures, &mut found);
         progress::liveness(events, claims, &mut found);

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::{Either, select};
-use tenure::{AcquireError, Guard, Lock, Locker, ReleaseError};
+use tenure::{AcquireError, Guard, Lock, Locker, ReleaseError, ownership::Ownership};
 use tenure_core::{ErrorKind, Mode, Outcome};
 
 use crate::{
@@ -11,6 +11,7 @@ use crate::{
     clockwork::{Micros, Pid},
     history::{AskId, GrantId, Leaving, LockId, NotEntered, Patience, ReleaseAnswer, What, lock_id},
     host::Clock,
+    owned::Transaction,
     world::World,
 };
 
@@ -45,6 +46,8 @@ pub(crate) struct Habits {
     pub(crate) several: bool,
     /// Leaves some leases to another process, which works under them until they expire.
     pub(crate) detaches: bool,
+    /// Writes in transactions of the store that rely on the owner.
+    pub(crate) transacts: bool,
     /// So many holds in a thousand may last longer than the ttl.
     pub(crate) long: u64,
     /// How many acquisitions in a thousand the program gives up half-way.
@@ -217,7 +220,13 @@ impl Program {
             400..800 => self.chance.millis(5, 600),
             _ => self.chance.millis(5, 2000),
         };
-        self.work(&tenure, lock, mode, token, length).await;
+        let mut late = None;
+        if self.habits.transacts && mode == Mode::Exclusive && self.chance.per_mille(700) {
+            late = self.transact(&tenure, (lock, token), is_healed).await;
+        } else {
+            self.work(&tenure, lock, mode, token, length).await;
+        }
+        let ownership = late.filter(|_| self.chance.per_mille(300));
         if self.chance.per_mille(300) {
             return;
         }
@@ -233,6 +242,44 @@ impl Program {
             Err(_) => ReleaseAnswer::Unknown,
         };
         world.note(What::Answered { grant, answer });
+        // A client that was told that it holds no more, and writes nevertheless.
+        if let Some(ownership) = ownership {
+            let transaction = Transaction::begin(&world, self.habits.ttl, false);
+            let rest = self.chance.millis(0, 900);
+            self.pause(rest).await;
+            if transaction.rely(&ownership, (grant, lock, token)) {
+                transaction.commit(grant, lock, token);
+            }
+        }
+    }
+
+    /// Writes in a few transactions, and rests before each step, at times for longer than the ttl. Returns what it showed.
+    async fn transact(
+        &mut self,
+        tenure: &Tenure,
+        (lock, token): (LockId, u64),
+        is_healed: bool,
+    ) -> Option<Ownership> {
+        let guard = tenure.guard.as_ref().expect("BUG: it is there");
+        let ownership = guard.ownership().await.ok()?;
+        for _ in 0..1 + self.chance.index(3) {
+            let transaction =
+                Transaction::begin(&self.world, self.habits.ttl, self.chance.per_mille(300) && !is_healed);
+            self.rest_in_transaction(is_healed).await;
+            if !transaction.rely(&ownership, (tenure.grant, lock, token)) {
+                break;
+            }
+            self.rest_in_transaction(is_healed).await;
+            transaction.commit(tenure.grant, lock, token);
+        }
+        Some(ownership)
+    }
+
+    async fn rest_in_transaction(&mut self, is_healed: bool) {
+        let ttl = micros(self.habits.ttl) / 1000;
+        let is_long = self.chance.per_mille(250) && !is_healed;
+        let rest = if is_long { self.chance.millis(0, ttl * 5 / 2) } else { self.chance.millis(0, 60) };
+        self.pause(rest).await;
     }
 
     /// Another process works under the lease from then on, for as long as this one has known that it lasts. Until the answer

@@ -159,6 +159,10 @@ pub enum What {
     Answered { grant: GrantId, answer: ReleaseAnswer },
     /// A write arrived at the resource.
     Wrote { grant: GrantId, lock: LockId, token: u64, is_accepted: bool, sent_at: Micros },
+    /// A transaction did not find this grant as the owner.
+    NotOwner { grant: GrantId, lock: LockId, token: u64 },
+    /// A transaction that had found this grant as the owner was committed.
+    Committed { grant: GrantId, lock: LockId, token: u64 },
     /// A server did something for an owner. `again`: because of a repeated message, for whose answer no process waits.
     Served { node: NodeId, lock: LockId, owner: OwnerId, did: Served, again: bool },
     /// A claim of this owner was sent to the store.

@@ -18,6 +18,7 @@ mod history;
 mod host;
 mod jobs;
 mod network;
+mod owned;
 mod plan;
 mod remote;
 mod run;

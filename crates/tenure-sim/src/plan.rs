@@ -69,6 +69,9 @@ pub enum PlanKind {
     /// Processes are killed often, and stopped; a store that sees them frees what the dead ones held. Programs detach from
     /// leases, and others work under them.
     Deaths,
+    /// Programs write in transactions that rely on the owner of the lock, and rest in them; some come late. Over a bad network,
+    /// and with pauses. Only cells have transactions.
+    Owned,
 }
 
 impl PlanKind {
@@ -97,6 +100,7 @@ impl PlanKind {
         Self::Rollout,
         Self::Split,
         Self::Deaths,
+        Self::Owned,
     ];
 
     /// The assumption of docs/evidence/laws.md that it breaks on purpose.
@@ -198,7 +202,7 @@ impl Planner<'_> {
                 self.pauses();
                 self.some(20, 60, Self::kill);
             }
-            PlanKind::Crowds | PlanKind::Several | PlanKind::Jobs => {
+            PlanKind::Crowds | PlanKind::Several | PlanKind::Jobs | PlanKind::Owned => {
                 self.network();
                 self.pauses();
             }

@@ -1,7 +1,7 @@
 //! `World`: servers, the network between them and the processes, and the log of what happens.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -92,6 +92,8 @@ pub(crate) struct World {
     registers: Mutex<BTreeMap<LockId, u64>>,
     /// By lock and last token: the first token, and the owner. A guard that is asked for its owner is not passed on.
     granted: Mutex<BTreeMap<(LockId, u64), (u64, OwnerId)>>,
+    /// Those that the server has not ended.
+    pub(crate) transactions: Mutex<BTreeSet<u64>>,
     asks: AtomicUsize,
     grants: AtomicUsize,
     /// From when on programs hold briefly and no longer give up, in µs.
@@ -112,6 +114,7 @@ impl World {
             believers: Mutex::default(),
             registers: Mutex::default(),
             granted: Mutex::default(),
+            transactions: Mutex::default(),
             asks: AtomicUsize::default(),
             grants: AtomicUsize::default(),
             healed_at: AtomicU64::new(u64::MAX),

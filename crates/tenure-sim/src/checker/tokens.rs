@@ -123,11 +123,46 @@ pub(super) fn fenced(events: &[Event], claims: &Claims, found: &mut Vec<Violatio
     }
 }
 
-/// L2, at the resource: it refuses no holder that may treat its lease as held.
+/// L3, in the database that holds the locks: no transaction of an owner is committed after a grant to another owner, nor after
+/// the next holder of its process has entered.
+pub(super) fn committed(events: &[Event], found: &mut Vec<Violation>) {
+    let mut owner_of: BTreeMap<GrantId, OwnerId> = BTreeMap::new();
+    // The last owner that the server granted a lock, and the largest token that entered.
+    let mut granted: BTreeMap<LockId, OwnerId> = BTreeMap::new();
+    let mut entered: BTreeMap<LockId, u64> = BTreeMap::new();
+    for event in events {
+        match event.what {
+            What::Served { lock, owner, did: Served::Granted { .. }, .. } => {
+                granted.insert(lock, owner);
+            }
+            What::Entered { grant, lock, owner, token, .. } => {
+                owner_of.insert(grant, owner);
+                let known = entered.entry(lock).or_default();
+                *known = token.max(*known);
+            }
+            What::Committed { grant, lock, token } => {
+                let is_followed = granted.get(&lock) != owner_of.get(&grant);
+                if is_followed || entered.get(&lock).is_some_and(|latest| *latest > token) {
+                    let what = format!(
+                        "lock {lock:#06x}: grant {grant} (token {token}) committed after a later grant"
+                    );
+                    found.push(broken(Law::L3, event.at, what));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// L2, at the resource and in the database of the locks: no holder is refused that may treat its lease as held.
 pub(super) fn refused(events: &[Event], tenures: &[Tenure], found: &mut Vec<Violation>) {
     let of: BTreeMap<GrantId, &Tenure> = tenures.iter().map(|tenure| (tenure.grant, tenure)).collect();
     for event in events {
-        let What::Wrote { grant, lock, token, is_accepted: false, .. } = event.what else { continue };
+        let (What::Wrote { grant, lock, token, is_accepted: false, .. }
+        | What::NotOwner { grant, lock, token }) = event.what
+        else {
+            continue;
+        };
         if of.get(&grant).is_some_and(|tenure| tenure.believes_at(event.at)) {
             let what =
                 format!("lock {lock:#06x}: grant {grant} (token {token}) was refused while it was believed");

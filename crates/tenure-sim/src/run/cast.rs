@@ -74,6 +74,7 @@ pub(super) fn seat(
         rest,
         several: plan == PlanKind::Several,
         detaches: plan == PlanKind::Deaths,
+        transacts: plan == PlanKind::Owned && kind == WorldKind::Cell,
         long,
         fickle: chance.between(0, 200),
     };
