@@ -52,6 +52,7 @@ Scripts:
   lock         Take a lease for a script: prints owner and token as JSON; nothing renews it
   renew        Renew a lease taken by `lock`
   unlock       Release a lease taken by `lock`
+  ownership    Print the SQL by which a transaction commits only while the run around it has the lock
 
 Maintenance:
   break        Take a lock from its holders; they may overlap with the next one until they stop
@@ -158,6 +159,8 @@ pub(crate) enum Verb {
     Renew(Renew),
     /// Release a lease taken by `lock`
     Unlock(Unlock),
+    /// Print the SQL by which a transaction commits only while the run around it has the lock
+    Ownership(OwnershipArgs),
     /// Run a command under a lease that `lock` took; renew it, and release it at the end
     Attach(Attach),
     /// Print completions for a shell
@@ -554,6 +557,20 @@ pub(crate) struct Unlock {
     /// Exit code if the lease is gone
     #[arg(long, value_name = "CODE", default_value_t = crate::exit::LOST, help_heading = "Lease")]
     pub(crate) lost_exit_code: u8,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = after_help!(
+    "  owns=$(tenure ownership) || exit                      In a command of `tenure run`: see protect the data
+  tenure ownership --json | jq -r .literal              For a program that looks at the rows itself"
+))]
+pub(crate) struct OwnershipArgs {
+    /// How long the transaction may stand still, on PostgreSQL [default: 10s]
+    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
+    pub(crate) rest: Option<Timing>,
+    /// Print JSON: the statement with and without its parameters
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -20,6 +20,7 @@ mod live;
 #[cfg(test)]
 mod man_tests;
 mod nested;
+mod ownership;
 mod processes;
 mod refusals;
 mod release;
@@ -159,6 +160,7 @@ fn main_loop(cli: Cli) -> ExitCode {
             Verb::Lock(args) => lease::lock(&global, args).await,
             Verb::Renew(args) => lease::renew(&global, &args).await,
             Verb::Unlock(args) => lease::unlock(&global, &args).await,
+            Verb::Ownership(args) => ownership::ownership(&global, &args).await,
             Verb::Attach(args) => lease::attach(&global, args).await,
             Verb::Completions { shell } => view::completions(shell),
         }

@@ -166,3 +166,48 @@ fn the_recipe_of_the_guide_refuses_a_late_write_and_its_psql_fails() {
     assert_eq!(with("SET tenure.token = 9007199254740991;").code, 0);
     assert_eq!(amounts(), "7=3 8=120");
 }
+
+/// L3: the recipe of the guide, as it is printed: a run that has lost its lock commits nothing, and its `psql` fails.
+#[test]
+fn the_recipe_of_the_guide_commits_as_the_owner_only() {
+    let guide = include_str!("../../../docs/guides/protect-the-data.md");
+    let block = |kind: &str, nth: usize| {
+        guide.split(&format!("```{kind}\n")).nth(nth + 1).unwrap().split("```").next().unwrap()
+    };
+    let server = PostgresServer::start();
+    let stage = Stage::at(server.url(""));
+    server.psql_as("tenure", "CREATE TABLE stock (item bigint PRIMARY KEY, amount bigint NOT NULL)");
+    server.psql_as("tenure", "INSERT INTO stock VALUES (4711, 10)");
+    std::fs::write(stage.path("work.sql"), block("sql", 0)).unwrap();
+    let line = block("sh", 0);
+    let bin = std::path::Path::new(env!("CARGO_BIN_EXE_tenure")).parent().unwrap().display().to_string();
+    let run = |line: &str| {
+        let mut shell = stage.program("sh");
+        let path = std::env::var("PATH").unwrap();
+        shell.args(["-c", line]).env("PATH", format!("{bin}:{path}")).env("DATABASE", server.url(""));
+        stage.run_command(shell)
+    };
+    let amount = || server.psql("SELECT amount FROM stock");
+    run(line).silent(0);
+    assert_eq!(amount(), "9");
+    // The lock is broken before the statement is asked for: the run ends, and nothing is written.
+    let late = line.replace("owns=$(tenure", "tenure -q break stock >&2; owns=$(tenure");
+    let ended = run(&late);
+    assert_eq!((ended.code != 0, amount().as_str()), (true, "9"), "{ended:?}");
+    // Another process has the lock: a former statement is refused by the server, whatever the client does then.
+    run(&line.replace("|| exit", "|| exit; echo \"$owns\" >kept.sql")).silent(0);
+    assert_eq!(amount(), "8");
+    for flags in ["-v ON_ERROR_STOP=1", ""] {
+        let again = run(&format!(
+            "{{ echo 'BEGIN;'; cat kept.sql work.sql; echo 'COMMIT;'; }} | psql \"$DATABASE\" -q {flags}"
+        ));
+        assert!(again.err.contains("not the owner of the lock: 0"), "{again:?}");
+        assert_eq!(amount(), "8", "{flags}");
+    }
+    // Outside of a run there is no lock.
+    let outside = run("tenure ownership");
+    assert_eq!((outside.code, outside.out.as_str()), (64, ""), "{outside:?}");
+    let json = run("tenure run stock -- tenure ownership --json");
+    let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert!(json["statement"].as_str().unwrap().contains("$1") && json["row"].is_string(), "{json}");
+}
