@@ -6,7 +6,6 @@ use tenure::ownership::Ownership;
 use tenure_core::locked;
 
 use crate::{
-    client::micros,
     history::{GrantId, LockId, What},
     world::World,
 };
@@ -36,7 +35,8 @@ impl Transaction {
         let sql = ownership.sql().expect("BUG: cells have rows");
         let owns = locked(&self.world.nodes[SERVER]).data.cells.rely(self.id, sql.row(), sql.proof());
         let (world, id) = (self.world.clone(), self.id);
-        world.clockwork.at(world.now() + micros(self.bound), {
+        let bound = u64::try_from(self.bound.as_micros()).unwrap_or(u64::MAX / 2);
+        world.clockwork.at(world.now() + bound, {
             let world = world.clone();
             move || world.end_transaction(id)
         });
