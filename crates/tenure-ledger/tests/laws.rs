@@ -471,7 +471,7 @@ fn granted(change: Change<ClaimAnswer>) -> FencingToken {
 }
 
 /// L1, L3: an owner is shown under its token, once, and no more when its lease has ended in whatever way. Older versions
-/// refuse the lock meanwhile: they would end the lease and leave the owner to transactions.
+/// refuse the lock then: they would end the lease and leave the owner to transactions.
 #[test]
 fn an_owner_is_shown_for_as_long_as_its_lease_has_no_successor() {
     let rules = Rules::default();

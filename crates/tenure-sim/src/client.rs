@@ -222,7 +222,7 @@ impl Program {
         };
         let mut late = None;
         if self.habits.transacts && mode == Mode::Exclusive && self.chance.per_mille(700) {
-            late = self.transact(&tenure, (lock, token), is_healed).await;
+            late = self.transact(&tenure, (lock, token)).await;
         } else {
             self.work(&tenure, lock, mode, token, length).await;
         }
@@ -254,30 +254,26 @@ impl Program {
     }
 
     /// Writes in a few transactions, and rests before each step, at times for longer than the ttl. Returns what it showed.
-    async fn transact(
-        &mut self,
-        tenure: &Tenure,
-        (lock, token): (LockId, u64),
-        is_healed: bool,
-    ) -> Option<Ownership> {
+    async fn transact(&mut self, tenure: &Tenure, (lock, token): (LockId, u64)) -> Option<Ownership> {
         let guard = tenure.guard.as_ref().expect("BUG: it is there");
         let ownership = guard.ownership().await.ok()?;
         for _ in 0..1 + self.chance.index(3) {
-            let transaction =
-                Transaction::begin(&self.world, self.habits.ttl, self.chance.per_mille(300) && !is_healed);
-            self.rest_in_transaction(is_healed).await;
+            let is_cut_off = self.chance.per_mille(300) && !self.world.is_healed();
+            let transaction = Transaction::begin(&self.world, self.habits.ttl, is_cut_off);
+            self.rest_in_transaction().await;
             if !transaction.rely(&ownership, (tenure.grant, lock, token)) {
                 break;
             }
-            self.rest_in_transaction(is_healed).await;
+            self.rest_in_transaction().await;
             transaction.commit(tenure.grant, lock, token);
         }
         Some(ownership)
     }
 
-    async fn rest_in_transaction(&mut self, is_healed: bool) {
+    /// One that began before the faults have ended lasts no longer than other holds (S7.4).
+    async fn rest_in_transaction(&mut self) {
         let ttl = micros(self.habits.ttl) / 1000;
-        let is_long = self.chance.per_mille(250) && !is_healed;
+        let is_long = self.chance.per_mille(250) && !self.world.is_healed();
         let rest = if is_long { self.chance.millis(0, ttl * 5 / 2) } else { self.chance.millis(0, 60) };
         self.pause(rest).await;
     }

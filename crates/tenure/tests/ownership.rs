@@ -350,6 +350,8 @@ on_both! {
     only_an_exclusive_lease_has_an_ownership
     the_statement_has_its_parameters_in_it
     threads_ask_too
+    a_statement_in_autocommit_protects_nothing
+    a_snapshot_older_than_the_grant
 }
 
 /// L1, L6, L7: expiry alone lets no other owner in, and the transaction may commit. Waiters are told that they wait, by no
@@ -573,6 +575,77 @@ async fn threads_ask_too(server: &'static Server) {
     let db = server.open().await;
     db.begin("READ COMMITTED").await;
     assert_eq!(db.owns(ownership.await.unwrap().sql().unwrap()).await, Err(Refused::NotOwner));
+}
+
+/// A limit that the page names: without a transaction the row is locked for the statement only.
+async fn a_statement_in_autocommit_protects_nothing(server: &'static Server) {
+    let (locks, db) = (server.locks().await, server.open().await);
+    let guard = locks.mutex("autocommit").acquire().await.unwrap();
+    let ownership = guard.ownership().await.unwrap();
+    db.owns(ownership.sql().unwrap()).await.unwrap();
+    assert_eq!(server.locks().await.force_release("autocommit").await.unwrap().len(), 1);
+    assert_eq!(db.owns(ownership.sql().unwrap()).await, Err(Refused::NotOwner));
+}
+
+/// A transaction that has read before the lock was acquired may know the state before the former holder's writes. PostgreSQL
+/// refuses it. MySQL does not, which is why the page says to begin with the statement.
+async fn a_snapshot_older_than_the_grant(server: &'static Server) {
+    let (locks, db) = (server.locks().await, server.open().await);
+    let lock = locks.mutex("snapshot");
+    // The rows that transactions look in exist.
+    for _ in 0..8 {
+        let guard = lock.acquire().await.unwrap();
+        guard.ownership().await.unwrap();
+        guard.release().await.unwrap();
+    }
+    db.begin("REPEATABLE READ").await;
+    db.number("SELECT COUNT(*) FROM tenure_lock").await.unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let ownership = guard.ownership().await.unwrap();
+    let owns = db.owns(ownership.sql().unwrap()).await;
+    assert_eq!(owns.is_ok(), matches!(server, Server::Mysql(_)), "{owns:?}");
+    db.rollback().await;
+    guard.release().await.unwrap();
+}
+
+/// A limit that the page names, and that the statement finds if it runs again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_savepoint_before_the_statement_ends_its_protection_on_postgres() {
+    let server = postgres().await;
+    let (locks, db) = (server.locks().await, server.open().await);
+    let guard = locks.mutex("savepoint").acquire().await.unwrap();
+    let ownership = guard.ownership().await.unwrap();
+    db.begin("READ COMMITTED").await;
+    db.run("SAVEPOINT inner_block").await.unwrap();
+    db.owns(ownership.sql().unwrap()).await.unwrap();
+    db.run("ROLLBACK TO inner_block").await.unwrap();
+    let other = server.locks().await;
+    assert_eq!(other.force_release("savepoint").await.unwrap().len(), 1);
+    assert_eq!(db.owns(ownership.sql().unwrap()).await, Err(Refused::NotOwner));
+    db.rollback().await;
+}
+
+/// A limit that the page names: below SERIALIZABLE, MariaDB gives the row up when a transaction is prepared.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prepared_transaction_keeps_the_lock_on_mariadb_if_it_is_serializable() {
+    let server = mysql().await;
+    for (level, keeps) in [("REPEATABLE READ", false), ("SERIALIZABLE", true)] {
+        let (locks, db) = (server.locks().await, server.open().await);
+        let guard = locks.mutex("prepared").within(patience()).acquire().await.unwrap();
+        let ownership = guard.ownership().await.unwrap();
+        db.run("CREATE TABLE IF NOT EXISTS prepared (n BIGINT)").await.unwrap();
+        db.run(&format!("SET SESSION TRANSACTION ISOLATION LEVEL {level}")).await.unwrap();
+        db.run("XA START 'tenure'").await.unwrap();
+        db.owns(ownership.sql().unwrap()).await.unwrap();
+        db.run("INSERT INTO prepared VALUES (1)").await.unwrap();
+        db.run("XA END 'tenure'").await.unwrap();
+        db.run("XA PREPARE 'tenure'").await.unwrap();
+        let broken = server.locks().await.force_release("prepared").await;
+        assert_eq!(broken.is_err(), keeps, "{level}: {broken:?}");
+        db.run("XA COMMIT 'tenure'").await.unwrap();
+        drop(guard);
+        locks.flush(patience()).await;
+    }
 }
 
 /// L6, L8: a client whose host has lost its power keeps its connection open, and the server does not see it.
