@@ -387,8 +387,8 @@ impl Standing {
     }
 }
 
-/// Whether so many lists without a child show that none is left. Without children of before the system itself says so, and a list
-/// does not count: it has no place for one that has ended and that another process traces.
+/// Whether this many lists without a child prove that none is left. They prove it only beside children that the front had before.
+/// Otherwise the system itself answers: a list omits a child that has ended while another process traces it.
 fn is_certain(empty: u32, before: &[ProcessKey]) -> bool {
     empty >= SURE && !before.is_empty()
 }
@@ -483,7 +483,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 mod tests {
     use super::*;
 
-    /// L1: a list without a living child counted also where only the system's word does.
+    /// L1: lists without a living child freed the lock even where only the answer of the system proves it.
     #[test]
     fn lists_without_a_child_count_beside_children_of_before_only() {
         assert!(!is_certain(SURE, &[]));

@@ -315,23 +315,15 @@ fn the_recipe_for_mysql_gives_the_rights_that_are_needed() {
 #[test]
 fn the_recipe_of_the_guide_for_mysql_commits_as_the_owner_only() {
     let guide = include_str!("../../../docs/guides/protect-the-data.md");
-    let block = |kind: &str, nth: usize| {
-        guide.split(&format!("```{kind}\n")).nth(nth + 1).unwrap().split("```").next().unwrap()
-    };
+    let (work, line) = (stage::blocks(guide, "sql")[0], stage::blocks(guide, "sh")[1]);
     let server = MysqlServer::start();
     let stage = Stage::at(server.url(""));
     server.sql("CREATE TABLE stock (item bigint PRIMARY KEY, amount bigint NOT NULL); INSERT INTO stock VALUES (4711, 10)");
-    fs::write(stage.path("work.sql"), block("sql", 0)).unwrap();
-    let bin = Path::new(env!("CARGO_BIN_EXE_tenure")).parent().unwrap().display().to_string();
+    fs::write(stage.path("work.sql"), work).unwrap();
     let client = format!("-h 127.0.0.1 -P {} -u tenure tenure", server.port());
-    let run = |line: &str| {
-        let mut shell = stage.program("sh");
-        let path = std::env::var("PATH").unwrap();
-        shell.args(["-c", line]).env("PATH", format!("{bin}:{path}")).env("DATABASE", &client);
-        stage.run_command(shell)
-    };
+    let run = |line: &str| stage.shell(line, &client);
     let amount = || server.sql("SELECT amount FROM stock").trim().to_owned();
-    let kept = run(&block("sh", 1).replace("|| exit", "|| exit; echo \"$owns\" >kept.sql"));
+    let kept = run(&line.replace("|| exit", "|| exit; echo \"$owns\" >kept.sql"));
     assert_eq!((kept.code, amount().as_str()), (0, "9"), "{kept:?}");
     let again = run("{ echo 'BEGIN;'; cat kept.sql work.sql; echo 'COMMIT;'; } | mysql $DATABASE");
     assert!(again.code != 0 && again.err.contains("1242"), "{again:?}");

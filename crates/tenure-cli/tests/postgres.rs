@@ -113,13 +113,10 @@ fn a_url_with_a_mistake_is_a_mistake_of_usage() {
 #[test]
 fn the_recipe_of_the_guide_refuses_a_late_write_and_its_psql_fails() {
     let guide = include_str!("../../../docs/guides/check-the-token.md");
-    let blocks = |kind: &str| -> Vec<&str> {
-        guide.split(&format!("```{kind}\n")).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
-    };
-    let [alter, update, marks, many, trigger] = blocks("sql")[..] else {
+    let [alter, update, marks, many, trigger] = stage::blocks(guide, "sql")[..] else {
         panic!("the guide has five blocks")
     };
-    let [line, pause] = blocks("sh")[..] else { panic!("the guide has two blocks of shell") };
+    let [line, pause] = stage::blocks(guide, "sh")[..] else { panic!("the guide has two blocks of shell") };
     let server = PostgresServer::start();
     let stage = Stage::at(server.url(""));
     server.psql_as("tenure", "CREATE TABLE invoices (id bigint PRIMARY KEY, amount bigint NOT NULL)");
@@ -128,13 +125,7 @@ fn the_recipe_of_the_guide_refuses_a_late_write_and_its_psql_fails() {
     server.psql_as("tenure", marks);
     std::fs::write(stage.path("update.sql"), update).unwrap();
     std::fs::write(stage.path("many.sql"), many).unwrap();
-    let bin = std::path::Path::new(env!("CARGO_BIN_EXE_tenure")).parent().unwrap().display().to_string();
-    let run = |line: &str| {
-        let mut shell = stage.program("sh");
-        let path = std::env::var("PATH").unwrap();
-        shell.args(["-c", line]).env("PATH", format!("{bin}:{path}")).env("DATABASE", server.url(""));
-        stage.run_command(shell)
-    };
+    let run = |line: &str| stage.shell(line, &server.url(""));
     let amounts = || server.psql("SELECT string_agg(id || '=' || amount, ' ' ORDER BY id) FROM invoices");
     run(line).silent(0);
     assert_eq!(amounts(), "6=0 7=120");
@@ -171,22 +162,13 @@ fn the_recipe_of_the_guide_refuses_a_late_write_and_its_psql_fails() {
 #[test]
 fn the_recipe_of_the_guide_commits_as_the_owner_only() {
     let guide = include_str!("../../../docs/guides/protect-the-data.md");
-    let block = |kind: &str, nth: usize| {
-        guide.split(&format!("```{kind}\n")).nth(nth + 1).unwrap().split("```").next().unwrap()
-    };
+    let (work, line) = (stage::blocks(guide, "sql")[0], stage::blocks(guide, "sh")[0]);
     let server = PostgresServer::start();
     let stage = Stage::at(server.url(""));
     server.psql_as("tenure", "CREATE TABLE stock (item bigint PRIMARY KEY, amount bigint NOT NULL)");
     server.psql_as("tenure", "INSERT INTO stock VALUES (4711, 10)");
-    std::fs::write(stage.path("work.sql"), block("sql", 0)).unwrap();
-    let line = block("sh", 0);
-    let bin = std::path::Path::new(env!("CARGO_BIN_EXE_tenure")).parent().unwrap().display().to_string();
-    let run = |line: &str| {
-        let mut shell = stage.program("sh");
-        let path = std::env::var("PATH").unwrap();
-        shell.args(["-c", line]).env("PATH", format!("{bin}:{path}")).env("DATABASE", server.url(""));
-        stage.run_command(shell)
-    };
+    std::fs::write(stage.path("work.sql"), work).unwrap();
+    let run = |line: &str| stage.shell(line, &server.url(""));
     let amount = || server.psql("SELECT amount FROM stock");
     run(line).silent(0);
     assert_eq!(amount(), "9");

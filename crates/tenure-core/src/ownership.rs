@@ -76,7 +76,7 @@ pub struct SqlOwnership {
 }
 
 impl SqlOwnership {
-    /// A statement with two placeholders, for the row and the proof; and the same with both in it.
+    /// A statement with placeholders for the row and the proof. `literal` is the same statement with these values.
     pub fn new(
         statement: impl Into<String>,
         (row, proof): (impl Into<String>, impl Into<String>),

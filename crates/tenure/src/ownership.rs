@@ -62,8 +62,8 @@
 //! # Bounds
 //! While a transaction relies on it, no client acquires the lock, even after the ttl: waiters keep their places, and
 //! `try_acquire` finds it busy. A client that dies without closing its connection leaves its transaction open. On PostgreSQL
-//! the statement limits how long its transaction may stand still, to the ttl, for this transaction only. On MariaDB set
-//! `idle_transaction_timeout`, on MySQL `wait_timeout`, for the connections of your program.
+//! the statement limits how long its transaction may stand still, to the ttl, for this transaction only. On MariaDB your
+//! program sets `idle_transaction_timeout` in its sessions, on MySQL `wait_timeout`.
 //!
 //! # What is not promised
 //! * What is written outside this database: use the [token](crate::Lease::token).

@@ -11,7 +11,7 @@ use tenure::{
     ownership::{Ownership, SqlOwnership},
 };
 use tenure_testkit::{mysql::MysqlServer, patience::slowness, postgres::PostgresServer};
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::Mutex;
 use tokio_postgres::{Client, NoTls};
 
 /// A database server, with locks and data in one database.
@@ -142,14 +142,13 @@ fn again_mysql(error: &mysql_async::Error) -> Refused {
     Refused::Again
 }
 
-async fn postgres() -> &'static Server {
-    static SERVER: OnceCell<Server> = OnceCell::const_new();
-    SERVER.get_or_init(|| async { Server::Postgres(PostgresServer::start()) }).await
+/// A server for one test: it ends with the test.
+fn postgres() -> Server {
+    Server::Postgres(PostgresServer::start())
 }
 
-async fn mysql() -> &'static Server {
-    static SERVER: OnceCell<Server> = OnceCell::const_new();
-    SERVER.get_or_init(|| async { Server::Mysql(MysqlServer::start()) }).await
+fn mysql() -> Server {
+    Server::Mysql(MysqlServer::start())
 }
 
 /// Numbers that look like chance, and are the same in every run.
@@ -217,8 +216,8 @@ async fn add_one(db: &Db, level: &str, name: &str, sql: Option<&SqlOwnership>, d
 /// How many of the additions that were committed are lost, and how many were committed. Each lock has two processes
 /// that add to its number, one after the other, `rounds` times each.
 async fn lost_updates(
-    server: &'static Server,
-    level: &'static str,
+    server: &Server,
+    level: &str,
     relies: bool,
     (pairs, rounds): (usize, u64),
 ) -> (i64, i64) {
@@ -267,7 +266,7 @@ async fn lost_updates(
 }
 
 /// L1, L3: a holder that was stopped past its ttl writes nothing after another one has the lock, in every isolation level.
-async fn no_update_is_lost(server: &'static Server) {
+async fn no_update_is_lost(server: &Server) {
     for level in server.levels() {
         let (lost, committed) = lost_updates(server, level, true, (16, 6)).await;
         eprintln!("{level}: {committed} committed, {lost} lost");
@@ -278,19 +277,19 @@ async fn no_update_is_lost(server: &'static Server) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_update_is_lost_on_postgres() {
-    no_update_is_lost(postgres().await).await;
+    no_update_is_lost(&postgres()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_update_is_lost_on_mysql() {
-    no_update_is_lost(mysql().await).await;
+    no_update_is_lost(&mysql()).await;
 }
 
 /// The trial shows something: the same holders lose updates if their transactions rely on nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_check_updates_are_lost() {
-    for server in [postgres().await, mysql().await] {
-        let (lost, committed) = lost_updates(server, "READ COMMITTED", false, (16, 6)).await;
+    for server in [postgres(), mysql()] {
+        let (lost, committed) = lost_updates(&server, "READ COMMITTED", false, (16, 6)).await;
         assert!(lost > 0, "of {committed}");
     }
 }
@@ -327,13 +326,13 @@ macro_rules! on_both {
         mod on_postgres {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                super::$test(super::postgres().await).await;
+                super::$test(&super::postgres()).await;
             })*
         }
         mod on_mysql {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                super::$test(super::mysql().await).await;
+                super::$test(&super::mysql()).await;
             })*
         }
     };
@@ -356,7 +355,7 @@ on_both! {
 
 /// L1, L6, L7: expiry alone lets no other owner in, and the transaction may commit. Waiters are told that they wait, by no
 /// error, and enter in the order in which they came.
-async fn waiters_of_an_expired_owner_wait_for_its_transaction_in_their_order(server: &'static Server) {
+async fn waiters_of_an_expired_owner_wait_for_its_transaction_in_their_order(server: &Server) {
     let holder = Relying::start(server, "waiters", (TTL, false)).await;
     tokio::time::sleep(TTL * 2).await;
     assert!(holder.guard.check().is_err(), "the loss is reported in time");
@@ -385,7 +384,7 @@ async fn waiters_of_an_expired_owner_wait_for_its_transaction_in_their_order(ser
     holder.db.rollback().await;
 }
 
-async fn a_transaction_delays_no_renewal(server: &'static Server) {
+async fn a_transaction_delays_no_renewal(server: &Server) {
     let ttl = Duration::from_secs(1) * slowness();
     let holder = Relying::start(server, "renewals", (ttl, true)).await;
     let other = server.locks().await;
@@ -403,7 +402,7 @@ async fn a_transaction_delays_no_renewal(server: &'static Server) {
     waiter.await.unwrap().unwrap();
 }
 
-async fn a_release_and_a_break_inside_a_transaction_are_refused(server: &'static Server) {
+async fn a_release_and_a_break_inside_a_transaction_are_refused(server: &Server) {
     let holder = Relying::start(server, "inside", (Duration::from_secs(30), true)).await;
     let broken = server.locks().await.force_release("inside").await.unwrap_err();
     assert!(broken.to_string().contains("is still open"), "{broken}");
@@ -433,7 +432,7 @@ async fn a_release_and_a_break_inside_a_transaction_are_refused(server: &'static
 }
 
 /// On InnoDB a transaction that found no owner has the row locked nevertheless.
-async fn a_refused_transaction_that_stays_open_hinders_no_holder(server: &'static Server) {
+async fn a_refused_transaction_that_stays_open_hinders_no_holder(server: &Server) {
     let name = "refused";
     let former = Relying::start(server, name, (TTL, false)).await;
     former.db.rollback().await;
@@ -456,7 +455,7 @@ async fn a_refused_transaction_that_stays_open_hinders_no_holder(server: &'stati
     }
 }
 
-async fn a_chosen_owner_that_comes_back_is_another_one(server: &'static Server) {
+async fn a_chosen_owner_that_comes_back_is_another_one(server: &Server) {
     let (locks, owner) = (server.locks().await, server.locks().await.new_owner());
     let first = locks.mutex("chosen").owner(owner).acquire().await.unwrap();
     let former = first.ownership().await.unwrap();
@@ -476,7 +475,7 @@ async fn a_chosen_owner_that_comes_back_is_another_one(server: &'static Server) 
 
 /// H5.3: the lease goes on with another task, and a clone of the former one shows nothing of it. A lease that has shown its
 /// owner is passed on no more.
-async fn a_lease_that_was_passed_on_shows_no_owner(server: &'static Server) {
+async fn a_lease_that_was_passed_on_shows_no_owner(server: &Server) {
     let locks = server.locks().await;
     let lock = locks.mutex("turns").keep_idle(Duration::from_secs(20)).ttl(Duration::from_secs(30));
     let first = lock.acquire().await.unwrap();
@@ -498,7 +497,7 @@ async fn a_lease_that_was_passed_on_shows_no_owner(server: &'static Server) {
     third.release().await.unwrap();
 }
 
-async fn many_transactions_of_one_lease_overlap(server: &'static Server) {
+async fn many_transactions_of_one_lease_overlap(server: &Server) {
     let ttl = Duration::from_secs(1) * slowness();
     let locks = server.locks().await;
     let guard = locks.mutex("overlap").ttl(ttl).acquire().await.unwrap();
@@ -532,7 +531,7 @@ async fn many_transactions_of_one_lease_overlap(server: &'static Server) {
         .unwrap();
 }
 
-async fn only_an_exclusive_lease_has_an_ownership(server: &'static Server) {
+async fn only_an_exclusive_lease_has_an_ownership(server: &Server) {
     let locks = server.locks().await;
     let shared = [locks.semaphore("permits", 2), locks.rwlock("book").read()];
     for lock in shared {
@@ -546,7 +545,7 @@ async fn only_an_exclusive_lease_has_an_ownership(server: &'static Server) {
     guard.release().await.unwrap();
 }
 
-async fn the_statement_has_its_parameters_in_it(server: &'static Server) {
+async fn the_statement_has_its_parameters_in_it(server: &Server) {
     let locks = server.locks().await;
     let name = "it's a \\ \u{e9} %s $1 ? name";
     let guard = locks.mutex(name).acquire().await.unwrap();
@@ -564,7 +563,7 @@ async fn the_statement_has_its_parameters_in_it(server: &'static Server) {
     guard.release().await.unwrap();
 }
 
-async fn threads_ask_too(server: &'static Server) {
+async fn threads_ask_too(server: &Server) {
     let url = server.url();
     let ownership = tokio::task::spawn_blocking(move || {
         let guard = blocking::connect(&url).unwrap().mutex("threads").acquire().unwrap();
@@ -578,7 +577,7 @@ async fn threads_ask_too(server: &'static Server) {
 }
 
 /// A limit that the page names: without a transaction the row is locked for the statement only.
-async fn a_statement_in_autocommit_protects_nothing(server: &'static Server) {
+async fn a_statement_in_autocommit_protects_nothing(server: &Server) {
     let (locks, db) = (server.locks().await, server.open().await);
     let guard = locks.mutex("autocommit").acquire().await.unwrap();
     let ownership = guard.ownership().await.unwrap();
@@ -589,7 +588,7 @@ async fn a_statement_in_autocommit_protects_nothing(server: &'static Server) {
 
 /// A transaction that has read before the lock was acquired may know the state before the former holder's writes. PostgreSQL
 /// refuses it. MySQL does not, which is why the page says to begin with the statement.
-async fn a_snapshot_older_than_the_grant(server: &'static Server) {
+async fn a_snapshot_older_than_the_grant(server: &Server) {
     let (locks, db) = (server.locks().await, server.open().await);
     let lock = locks.mutex("snapshot");
     // The rows that transactions look in exist.
@@ -611,7 +610,7 @@ async fn a_snapshot_older_than_the_grant(server: &'static Server) {
 /// A limit that the page names, and that the statement finds if it runs again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_savepoint_before_the_statement_ends_its_protection_on_postgres() {
-    let server = postgres().await;
+    let server = &postgres();
     let (locks, db) = (server.locks().await, server.open().await);
     let guard = locks.mutex("savepoint").acquire().await.unwrap();
     let ownership = guard.ownership().await.unwrap();
@@ -628,7 +627,7 @@ async fn a_savepoint_before_the_statement_ends_its_protection_on_postgres() {
 /// A limit that the page names: below SERIALIZABLE, MariaDB gives the row up when a transaction is prepared.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_prepared_transaction_keeps_the_lock_on_mariadb_if_it_is_serializable() {
-    let server = mysql().await;
+    let server = &mysql();
     for (level, keeps) in [("REPEATABLE READ", false), ("SERIALIZABLE", true)] {
         let (locks, db) = (server.locks().await, server.open().await);
         let guard = locks.mutex("prepared").within(patience()).acquire().await.unwrap();
@@ -651,7 +650,7 @@ async fn a_prepared_transaction_keeps_the_lock_on_mariadb_if_it_is_serializable(
 /// L6, L8: a client whose host has lost its power keeps its connection open, and the server does not see it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_stands_still_ends_with_the_lease_on_postgres() {
-    let server = postgres().await;
+    let server = &postgres();
     let (locks, db) = (server.locks().await, server.open().await);
     let former = locks.mutex("power").ttl(TTL).max_hold(TTL).acquire().await.unwrap();
     let ownership = former.ownership().await.unwrap();
@@ -683,7 +682,7 @@ async fn a_transaction_that_stands_still_ends_with_the_lease_on_postgres() {
 /// The least rights, as the page says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_role_of_a_transaction_needs_few_rights_on_postgres() {
-    let server = postgres().await;
+    let server = &postgres();
     let (locks, db) = (server.locks().await, server.open().await);
     let guard = locks.mutex("rights").acquire().await.unwrap();
     let ownership = guard.ownership().await.unwrap();

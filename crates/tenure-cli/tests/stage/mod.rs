@@ -7,7 +7,7 @@ use std::{
     any::Any,
     ffi::OsStr,
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
     thread,
@@ -331,6 +331,15 @@ impl Stage {
         self.start_command(command).ended()
     }
 
+    /// Runs a line of a guide, in which `tenure` is the one of this build and `$DATABASE` leads to the data.
+    pub(crate) fn shell(&self, line: &str, database: &str) -> Ended {
+        let bin = Path::new(env!("CARGO_BIN_EXE_tenure")).parent().unwrap().display().to_string();
+        let mut shell = self.program("sh");
+        let path = std::env::var("PATH").unwrap();
+        shell.args(["-c", line]).env("PATH", format!("{bin}:{path}")).env("DATABASE", database);
+        self.run_command(shell)
+    }
+
     /// What `tenure` says with these arguments and `--json`.
     pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         let (verb, rest) = arguments.split_first().unwrap();
@@ -436,4 +445,9 @@ const LASTING: &str = "40s";
 pub(crate) fn scaled_ttl(ttl: Duration) -> (Duration, String) {
     let ttl = (ttl * stretch()).min(Duration::from_secs(10));
     (ttl, format!("{}ms", ttl.as_millis()))
+}
+
+/// The blocks of this kind in a guide, in their order.
+pub(crate) fn blocks<'a>(guide: &'a str, kind: &str) -> Vec<&'a str> {
+    guide.split(&format!("```{kind}\n")).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
 }
