@@ -67,7 +67,7 @@ use crate::{
     beside::{FRONT, LOW, MovingUp, OwnPlaces, Snapshot},
     cell::{
         Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, NewCell, NewPlace, Newcomer,
-        Patience, PlacesBeside, ReadRequest, SLOTS, ShownOwner, VerbError, WriteAnswer, WrittenCell,
+        Patience, PlacesBeside, ReadRequest, ShownOwner, VerbError, WriteAnswer, WrittenCell,
     },
     encode::{EACH, LONG, encode, encode_newcomer, encode_place, is_long},
     memory::{CellMemory, KnownCell, LATE, TOLERANCE, moment},
@@ -126,8 +126,7 @@ impl<C: Cell> Locks<C> {
     ) -> Result<V::Answer, BackendError> {
         let turn = if V::IN_TURN { Some(self.verbs.lock(name, &*self.shared.host).await) } else { None };
         let begun = self.shared.host.now();
-        let tries = Tries::new(V::WAITS);
-        VerbRun { locks: self, name, verb, begun, tries, relied_on: 0, found: None }.run(turn).await
+        VerbRun { locks: self, name, verb, begun, tries: Tries::new(V::WAITS), found: None }.run(turn).await
     }
 }
 
@@ -229,8 +228,6 @@ struct VerbRun<'a, C: Cell, V: CellVerb> {
     verb: &'a V,
     begun: Moment,
     tries: Tries<V::Answer>,
-    /// How often a transaction was found that has a row of the owner locked.
-    relied_on: u32,
     /// The cell as an earlier write found it, in place of the next reading.
     found: Option<CellReading>,
 }
@@ -242,15 +239,6 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
             let mut end = self.attempt(may_guess).await;
             if let Ok(Tried::Overtaken(found)) = &mut end {
                 self.found = found.take();
-            }
-            if let Err(CellError::ReliedOn) = end
-                && self.relied_on < SLOTS
-            {
-                // Another client of Tenure has the row locked for a moment only. A claim waits from now on.
-                self.relied_on += 1;
-                let host = &self.locks.shared.host;
-                host.sleep_until(host.now() + PAUSE).await;
-                continue;
             }
             match self.tries.on_end(end, |kept, answer| self.verb.is_unsettled(kept, answer)) {
                 NextStep::Again { leaves: true } => drop(turn.take()),
@@ -330,7 +318,8 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         let own = snapshot.beside.as_mut().and_then(|beside| beside.own.take());
         let (is_there, may_move) = (snapshot.version != 0, snapshot.may_move);
         let named = |error: BackendError| CellError::Refused(error.with("lock", name));
-        let mut draft = locks.draft((snapshot, up), verb, (self.begun, self.relied_on)).map_err(named)?;
+        let mut draft =
+            locks.draft((snapshot, up), verb, (self.begun, self.tries.relied_on())).map_err(named)?;
         self.tries.on_draft(draft.until);
         let yields = verb.yields(&draft.change.answer);
         if let Some(claim) = stands.filter(|_| yields)

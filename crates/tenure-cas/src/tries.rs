@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_core::{BackendError, Moment};
 
-use crate::cell::{CellError, CellReading};
+use crate::cell::{CellError, CellReading, SLOTS};
 
 /// How one try ended.
 pub(crate) enum Tried<A> {
@@ -63,6 +63,7 @@ pub(crate) enum ReadingStep {
 ///   │      ▲    ├─ at one version for 50 ms, if it does not wait ► Fail(Locked)                 │
 ///   │      │    └─► Write ──────────────────────────────────────────────────────────────────────┤
 ///   └──────┼────────┤                                                                           │
+///          ├────────┼─ a transaction has the row of the owner locked: 4 times ──────────────────┤
 ///          └────────┼─ no answer, once: its result is kept ─────────────────────────────────────┘
 ///                   ├─ stored ──────────────────────────────────► Answer
 ///                   ├─ stored, and a kept result may be the end of it ► Fail(Unsettled)
@@ -76,6 +77,8 @@ pub(crate) struct Tries<A> {
     broken: usize,
     /// How often in a row the cell was locked for longer than a commit takes.
     locked: u32,
+    /// How often a transaction had the row of the owner locked.
+    relied_on: u32,
     /// How many cells it has made.
     made: usize,
     /// The results that earlier tries have, or may have.
@@ -108,7 +111,16 @@ impl Contention {
 
 impl<A> Tries<A> {
     pub(crate) fn new(waits: bool) -> Self {
-        Self { waits, begun: 0, broken: 0, locked: 0, made: 0, kept: Vec::new(), contention: None }
+        Self {
+            waits,
+            begun: 0,
+            broken: 0,
+            locked: 0,
+            relied_on: 0,
+            made: 0,
+            kept: Vec::new(),
+            contention: None,
+        }
     }
 
     /// Begins a try: the first one is a guess.
@@ -120,7 +132,13 @@ impl<A> Tries<A> {
     /// How long the next reading is delayed at most: longer each time while a foreign transaction has the cell locked,
     /// because a connection that waits for a lock cannot serve others.
     pub(crate) fn delay(&self) -> Option<Duration> {
-        (self.locked > 0).then(|| STEP_BACK * (1 << self.locked.min(ASIDE)))
+        let times = self.locked + self.relied_on;
+        (times > 0).then(|| STEP_BACK * (1 << times.min(ASIDE)))
+    }
+
+    /// How often a transaction had the row of the owner locked. An expired lease then stays, so that a claim waits.
+    pub(crate) fn relied_on(&self) -> u32 {
+        self.relied_on
     }
 
     /// The cell was read at this version.
@@ -230,6 +248,12 @@ impl<A> Tries<A> {
                 self.again(true)
             }
             CellError::Locked => NextStep::Fail(VerbFailure::Locked),
+            // Another client of Tenure has that row locked for a moment only.
+            CellError::ReliedOn if self.relied_on < SLOTS => {
+                self.relied_on += 1;
+                self.has_lost_a_race();
+                self.again(true)
+            }
             CellError::ReliedOn => NextStep::Fail(VerbFailure::ReliedOn),
             CellError::Broken(error) | CellError::Refused(error) => NextStep::Fail(VerbFailure::Store(error)),
         }
@@ -350,6 +374,19 @@ mod tests {
             assert_eq!(tries.on_reading(7, Duration::ZERO, at(millis)), ReadingStep::Continue);
             end(&mut tries, Err(CellError::Overtaken));
         }
+    }
+
+    /// A claim waits behind a transaction from the second try on; a release fails, with the reason.
+    #[test]
+    fn a_transaction_that_relies_on_the_owner_is_looked_for_again_before_a_verb_fails() {
+        let mut tries = Tries::new(true);
+        for times in 0..SLOTS {
+            assert_eq!(tries.relied_on(), times);
+            assert!(is_again(&end(&mut tries, Err(CellError::ReliedOn)), true));
+            assert!(tries.delay().is_some());
+        }
+        let last = end(&mut tries, Err(CellError::ReliedOn));
+        assert!(matches!(last, NextStep::Fail(VerbFailure::ReliedOn)), "{last:?}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use tenure_core::{
     Adopt, Adoption, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer,
     ErrorKind, Exposure, FencingToken, Finding, Grant, Hint, HolderView, LockName, LockView, Memo, MemoView,
     Moment, Noted, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, WaitMode, WakeStream,
+    no_single_owner,
 };
 use tenure_ledger::{Change, Exposed, Ledger, LedgerError, Place, Rules, proof};
 
@@ -122,12 +123,7 @@ impl<C: Cell> Backend for Locks<C> {
         match self.step(name, &ExposeVerb { owner: grant.owner, token }).await? {
             Exposed::Exposed { slot } => ownership(slot).await.map(Exposure::Exposed),
             Exposed::Gone => Ok(Exposure::Gone),
-            Exposed::Shared => {
-                let message =
-                    "others may hold this lock at the same time, so a transaction cannot rely on one owner";
-                let error = BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message);
-                Err(error.with("lock", name))
-            }
+            Exposed::Shared => Err(no_single_owner(name)),
         }
     }
 

@@ -37,7 +37,7 @@ pub use moment::Moment;
 pub use name::{LockName, NameError};
 pub use notify::{Audience, Forward, Hint, Notifications, Notifier, WakeEvent, WakeStream};
 pub use owner::{OwnerError, OwnerId, ProcessId};
-pub use ownership::{Exposure, Ownership, RedisOwnership, SqlOwnership};
+pub use ownership::{Exposure, Ownership, RedisOwnership, SqlOwnership, no_single_owner};
 pub use promises::{Absent, EndOfGrant, Memos, Minting, Order, Promises, Restart, Sharing, WakeSupport};
 pub use shown::{Shown, shown};
 pub use suspend::{Unstopped, suspend};

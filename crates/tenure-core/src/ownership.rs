@@ -1,5 +1,10 @@
 //! `Ownership`: what a transaction of the store needs in order to commit only as the owner of a lock.
 
+use crate::{
+    error::{BackendError, ErrorKind, Outcome},
+    name::LockName,
+};
+
 /// What a transaction of the store that holds the lock needs in order to succeed only while this lease has not been followed by
 /// another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,4 +125,11 @@ pub enum Exposure {
     Exposed(Ownership),
     /// This owner does not hold the lock under this token; nothing was changed.
     Gone,
+}
+
+/// A lock that others may hold at the same time has no owner on which a transaction can rely: holders of one lock would wait for
+/// the transactions of each other.
+pub fn no_single_owner(name: &LockName) -> BackendError {
+    let message = "others may hold this lock at the same time, so a transaction cannot rely on one owner";
+    BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message).with("lock", name)
 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use tenure_core::{
-    BackendError, ErrorKind, Exposure, FencingToken, LockName, Memo, Memos, Mode, Noted, Outcome, OwnerId,
-    Ownership,
+    BackendError, Exposure, FencingToken, LockName, Memo, Memos, Mode, Noted, OwnerId, Ownership,
+    no_single_owner,
 };
 
 use crate::{
@@ -190,7 +190,7 @@ impl Lease {
     /// The effect may have happened.
     pub async fn ownership_resting(&self, rest: Duration) -> Result<Ownership, OwnershipError> {
         if self.mode != Mode::Exclusive {
-            return Err(OwnershipError::Store(shared(self.name())));
+            return Err(OwnershipError::Store(no_single_owner(self.name())));
         }
         self.cell.expose_if_held()?;
         let released = || Lost::new(Loss::Released, self.token(), Duration::ZERO);
@@ -297,12 +297,6 @@ impl fmt::Debug for Lease {
             .field("token", &self.token())
             .finish_non_exhaustive()
     }
-}
-
-/// Holders of one lock would wait for the transactions of each other.
-fn shared(name: &LockName) -> BackendError {
-    let message = "others may hold this lock at the same time, so a transaction cannot rely on one owner";
-    BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message).with("lock", name)
 }
 
 /// Stores a memo. It may be sent twice: the second one replaces the first.
