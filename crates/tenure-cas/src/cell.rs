@@ -124,6 +124,16 @@ pub trait Cell: Clone + Send + Sync + 'static {
         Err(CellError::Refused(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message)))
     }
 
+    /// No transaction begins to rely on the owner with this text any more; those that do already have its row locked.
+    ///
+    /// # Contract
+    /// 1. Does not wait. It fails if it is not possible now: then a transaction may still begin to.
+    /// 2. [`ownership`](Self::ownership) does not find the row from then on, except in a transaction that reads an older state.
+    // L6: transactions of one lease that overlap would keep its row locked.
+    async fn stop_relying(&self, _over: &Self::Connection, _row: &str, _text: &str) -> Result<(), CellError> {
+        Ok(())
+    }
+
     /// The sessions whose transactions may rely on an owner, for people: the oldest first. Empty if that is not known.
     async fn relying(&self, _over: &Self::Connection) -> String {
         String::new()
@@ -396,6 +406,11 @@ pub const SLOTS: u32 = 4;
 /// The name of such a row. It sorts behind the places of the lock.
 pub fn slot_row(name: &LockName, slot: u32) -> String {
     format!("{name}{END}{slot}")
+}
+
+/// The name of the row that has the text on which no transaction begins to rely any more. No transaction has it locked.
+pub fn stop_row(slot_row: &str) -> String {
+    format!("{slot_row}{END}")
 }
 
 /// How long a write waits for the client that has the cell locked.

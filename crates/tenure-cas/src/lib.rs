@@ -13,7 +13,7 @@ mod words;
 pub use cell::{
     BESIDE, Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, END, Listed, NewCell,
     NewPlace, Newcomer, OPENS, OPENS_AFTER, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, SLOTS,
-    ShownOwner, Until, VerbError, WriteAnswer, WrittenCell, listed, promises, slot_row,
+    ShownOwner, Until, VerbError, WriteAnswer, WrittenCell, listed, promises, slot_row, stop_row,
 };
 pub use encode::{decode, encode};
 pub use memory::TOLERANCE;

@@ -67,7 +67,7 @@ use crate::{
     beside::{FRONT, LOW, MovingUp, OwnPlaces, Snapshot},
     cell::{
         Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, NewCell, NewPlace, Newcomer,
-        Patience, PlacesBeside, ReadRequest, ShownOwner, VerbError, WriteAnswer, WrittenCell,
+        Patience, PlacesBeside, ReadRequest, ShownOwner, VerbError, WriteAnswer, WrittenCell, slot_row,
     },
     encode::{EACH, LONG, encode, encode_newcomer, encode_place, is_long},
     memory::{CellMemory, KnownCell, LATE, TOLERANCE, moment},
@@ -628,7 +628,6 @@ impl<C: Cell> Locks<C> {
         let away = self.elsewhere(&hints);
         let sent = WriteInFlight::new(self, name, draft.version, hints);
         let sent_at = self.shared.host.now();
-        let shows = draft.shown.is_some();
         let answer = self.cell.write(over, name, &draft.write(&state, &away)).await;
         if let Err(CellError::Broken(error)) = answer {
             return Ok(Tried::Lost(error.of_unknown_outcome(), draft.change.answer));
@@ -636,8 +635,9 @@ impl<C: Cell> Locks<C> {
         let hints = sent.settle();
         let WrittenCell { at, is_ours } = match answer? {
             WriteAnswer::Done(written) => written,
-            WriteAnswer::Locked(_) if shows => {
+            WriteAnswer::Locked(_) if draft.shown.is_some() => {
                 self.shared.memory.forget(name);
+                self.stop_relying(over, name, &draft).await;
                 return Err(CellError::ReliedOn);
             }
             WriteAnswer::Changed(found) | WriteAnswer::Locked(found) => {
@@ -651,6 +651,19 @@ impl<C: Cell> Locks<C> {
         }
         self.shared.memory.learn(at, (sent_at, self.shared.host.now()));
         Ok(Tried::Done(self.stored(name, draft, state, &hints)))
+    }
+
+    /// The owner that the draft would end is no longer one on which a transaction begins to rely.
+    // L6.
+    async fn stop_relying<A>(&self, over: &C::Connection, name: &LockName, draft: &Draft<A>) {
+        let Some(ShownChange { slot, former, .. }) = &draft.shown else { return };
+        if former.is_empty() {
+            return;
+        }
+        // OK to ignore because it stops only who begins: those who rely on it are found by the next try.
+        if let Err(failure) = self.cell.stop_relying(over, &slot_row(name, *slot), former).await {
+            tracing::debug!(?failure, "transactions may still begin to rely on an owner");
+        }
     }
 
     /// A write succeeded: no older one can any more.
@@ -680,12 +693,21 @@ impl<C: Cell> Locks<C> {
 }
 
 /// The row that changes, of those in which transactions look for the owner, and its new text.
-fn changed(before: Option<(u32, String)>, after: Option<(u32, String)>) -> Option<(u32, String)> {
+fn changed(before: Option<(u32, String)>, after: Option<(u32, String)>) -> Option<ShownChange> {
     match (before, after) {
         (before, after) if before == after => None,
-        (Some((slot, _)), _) => Some((slot, String::new())),
-        (None, after) => after,
+        (Some((slot, former)), _) => Some(ShownChange { slot, former, text: String::new() }),
+        (None, after) => after.map(|(slot, text)| ShownChange { slot, former: String::new(), text }),
     }
+}
+
+/// The row in which transactions look for the owner, as a write changes it.
+#[derive(Debug)]
+pub(crate) struct ShownChange {
+    slot: u32,
+    /// Empty: there was no owner.
+    former: String,
+    text: String,
 }
 
 /// The store times at which a place that was made at `now` may be stored. By a clock behind `now` it would expire too early.
@@ -700,8 +722,8 @@ pub(crate) struct Draft<A> {
     /// The text below it. After a failover another history of the cell may have reached the same version; and a
     /// pooler may send a reading and the following write to two servers.
     before: String,
-    /// The row in which transactions look for the owner, and its new text, if it changes.
-    pub(crate) shown: Option<(u32, String)>,
+    /// The row in which transactions look for the owner, if it changes.
+    pub(crate) shown: Option<ShownChange>,
     ledger: Ledger,
     /// There may be places next to the cell.
     is_long: bool,
@@ -733,7 +755,7 @@ impl<A> Draft<A> {
             hints,
             gone: &self.gone,
             is_last: !self.is_long && self.was_long(),
-            shown: self.shown.as_ref().map(|(slot, text)| ShownOwner { slot: *slot, text }),
+            shown: self.shown.as_ref().map(|shown| ShownOwner { slot: shown.slot, text: &shown.text }),
         }
     }
 

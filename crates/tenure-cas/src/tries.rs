@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_core::{BackendError, Moment};
 
-use crate::cell::{CellError, CellReading, SLOTS};
+use crate::cell::{CellError, CellReading};
 
 /// How one try ended.
 pub(crate) enum Tried<A> {
@@ -63,7 +63,7 @@ pub(crate) enum ReadingStep {
 ///   │      ▲    ├─ at one version for 50 ms, if it does not wait ► Fail(Locked)                 │
 ///   │      │    └─► Write ──────────────────────────────────────────────────────────────────────┤
 ///   └──────┼────────┤                                                                           │
-///          ├────────┼─ a transaction has the row of the owner locked: 4 times ──────────────────┤
+///          ├────────┼─ a transaction has the row of the owner locked: 8 times ──────────────────┤
 ///          └────────┼─ no answer, once: its result is kept ─────────────────────────────────────┘
 ///                   ├─ stored ──────────────────────────────────► Answer
 ///                   ├─ stored, and a kept result may be the end of it ► Fail(Unsettled)
@@ -248,8 +248,8 @@ impl<A> Tries<A> {
                 self.again(true)
             }
             CellError::Locked => NextStep::Fail(VerbFailure::Locked),
-            // Another client of Tenure has that row locked for a moment only.
-            CellError::ReliedOn if self.relied_on < SLOTS => {
+            // No transaction begins to rely on it any more, and most are short.
+            CellError::ReliedOn if self.relied_on < ASIDE => {
                 self.relied_on += 1;
                 self.has_lost_a_race();
                 self.again(true)
@@ -282,7 +282,8 @@ const TRIES: usize = 64;
 const COMMIT: Duration = Duration::from_millis(50);
 /// The longest time for which a waiter steps back after it has found the cell locked; doubled each time.
 const STEP_BACK: Duration = Duration::from_millis(2);
-/// How often a waiter finds the cell locked by a foreign transaction before it returns an error.
+/// How often a verb finds the cell, or the row of the owner, locked by a foreign transaction before it returns an error. It
+/// steps back for a second in all, at most.
 const ASIDE: u32 = 8;
 /// How often a cell may be read at one version. Once or twice there may be another reason: a connection that broke,
 /// or a cell that was deleted in between. The same number of cells may be made and deleted before they are written.
@@ -380,7 +381,7 @@ mod tests {
     #[test]
     fn a_transaction_that_relies_on_the_owner_is_looked_for_again_before_a_verb_fails() {
         let mut tries = Tries::new(true);
-        for times in 0..SLOTS {
+        for times in 0..ASIDE {
             assert_eq!(tries.relied_on(), times);
             assert!(is_again(&end(&mut tries, Err(CellError::ReliedOn)), true));
             assert!(tries.delay().is_some());

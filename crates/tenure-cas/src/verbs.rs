@@ -142,7 +142,12 @@ impl<C: Cell> Backend for Locks<C> {
                 Some(Some(all)) => all,
                 None => Vec::new(),
             };
-            Ok(with_places(ledger, places).view(name.clone(), moment(now)))
+            let is_kept = ledger.shows_an_expired_owner(moment(now));
+            let mut view = with_places(ledger, places).view(name.clone(), moment(now));
+            if is_kept {
+                view.kept_by = Some(self.cell.relying(&over).await).filter(|who| !who.is_empty());
+            }
+            Ok(view)
         })
         .await
     }

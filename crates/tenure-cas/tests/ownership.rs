@@ -66,13 +66,14 @@ async fn an_open_transaction_keeps_waiters_behind_an_expired_owner() {
     let grant = room.grant(1).await;
     let ownership = room.expose(&grant).await;
     assert!(room.store.rely(7, &ownership));
+    pass(TTL * 2).await;
+    assert!(room.store.rely(8, &ownership), "expiry alone changes nothing");
     for _ in 0..8 {
         assert!(room.waits(2).await && room.waits(3).await);
         pass(Duration::from_secs(2)).await;
     }
     // Expired, and neither renewed nor followed.
     assert_eq!(room.locks.renew(&[grant]).await.pop().unwrap().unwrap(), Renewal::Gone);
-    assert!(room.store.rely(8, &ownership), "expiry alone changes nothing");
     room.store.end(7);
     assert!(room.waits(2).await);
     room.store.end(8);
@@ -119,6 +120,33 @@ async fn a_break_of_an_expired_owner_is_refused_while_a_transaction_relies_on_it
     }
     room.store.end(7);
     assert!(room.locks.break_lock(&grant.name, BreakScope::Leases).await.unwrap().is_empty());
+}
+
+/// L6: what would end the lease stops the transactions that begin, so that those of one lease that overlap end.
+#[tokio::test(start_paused = true)]
+async fn no_transaction_begins_to_rely_on_an_owner_that_a_verb_would_end() {
+    for stops in ["claim", "release", "break"] {
+        let room = room();
+        let grant = room.grant(1).await;
+        let ownership = room.expose(&grant).await;
+        assert!(room.store.rely(7, &ownership));
+        match stops {
+            "claim" => {
+                pass(TTL * 2).await;
+                assert!(room.waits(2).await);
+            }
+            "release" => assert!(room.locks.release(&grant.name, grant.owner).await.is_err()),
+            _ => assert!(room.locks.break_lock(&grant.name, BreakScope::Leases).await.is_err()),
+        }
+        assert!(!room.store.rely(8, &ownership), "{stops}");
+        room.store.end(8);
+        room.store.end(7);
+        // The next owner is another one.
+        room.locks.break_lock(&grant.name, BreakScope::All).await.unwrap();
+        let next = room.grant(2).await;
+        let newer = room.expose(&next).await;
+        assert!(room.store.rely(9, &newer), "{stops}");
+    }
 }
 
 /// A transaction that was refused, and stays open, has a row locked: the next owners take another one.

@@ -561,7 +561,7 @@ pub(crate) struct Unlock {
 
 #[derive(Args, Debug)]
 #[command(after_help = after_help!(
-    "  owns=$(tenure ownership) || exit                      In a command of `tenure run`: see protect the data
+    "  owns=$(tenure ownership) || exit                      In a command of `tenure run`
   tenure ownership --json | jq -r .literal              For a program that looks at the rows itself"
 ))]
 pub(crate) struct OwnershipArgs {

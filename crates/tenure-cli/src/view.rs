@@ -179,7 +179,12 @@ pub(crate) async fn show(global: &Global, args: &Show) -> Result<u8, Stop> {
 
 fn text(view: &LockView) -> String {
     let name = shown(view.name.as_str());
-    let mut text = if view.holders.is_empty() { format!("{name} is free\n") } else { format!("{name}\n") };
+    let is_free = view.holders.is_empty() && view.kept_by.is_none();
+    let mut text = if is_free { format!("{name} is free\n") } else { format!("{name}\n") };
+    if let Some(sessions) = &view.kept_by {
+        let sessions = shown(sessions).within(512);
+        text += &format!("  expired; perhaps kept by the open transaction of {sessions}\n");
+    }
     for held in &view.holders {
         let token = held.token.map_or_else(String::new, |token| format!(", token {token}"));
         let who = text::holder(held);

@@ -315,7 +315,7 @@ fn the_recipe_for_mysql_gives_the_rights_that_are_needed() {
 #[test]
 fn the_recipe_of_the_guide_for_mysql_commits_as_the_owner_only() {
     let guide = include_str!("../../../docs/guides/protect-the-data.md");
-    let (work, line) = (stage::blocks(guide, "sql")[0], stage::blocks(guide, "sh")[1]);
+    let (work, line) = (stage::blocks(guide, "sql")[1], stage::blocks(guide, "sh")[1]);
     let server = MysqlServer::start();
     let stage = Stage::at(server.url(""));
     server.sql("CREATE TABLE stock (item bigint PRIMARY KEY, amount bigint NOT NULL); INSERT INTO stock VALUES (4711, 10)");

@@ -13,6 +13,8 @@ use tenure_testkit::{
 
 use crate::stage::{self, Process, Stage, files::BEAT};
 
+const GUIDE: &str = include_str!("../../../docs/guides/protect-the-data.md");
+
 /// Reads a number, sleeps over it, and writes it back larger by one. Says at the end what time it is.
 const COUNT: &str = "n=$(cat counter); sleep 0.01; echo $((n + 1)) >counter; date +%s%N";
 
@@ -112,7 +114,7 @@ fn a_url_with_a_mistake_is_a_mistake_of_usage() {
 /// L4: the recipe of the guide, as it is printed. A late write changes nothing, and the command of the shell fails.
 #[test]
 fn the_recipe_of_the_guide_refuses_a_late_write_and_its_psql_fails() {
-    let guide = include_str!("../../../docs/guides/check-the-token.md");
+    let (_, guide) = GUIDE.split_once("\n## With a token\n").unwrap();
     let [alter, update, marks, many, trigger] = stage::blocks(guide, "sql")[..] else {
         panic!("the guide has five blocks")
     };
@@ -161,8 +163,10 @@ fn the_recipe_of_the_guide_refuses_a_late_write_and_its_psql_fails() {
 /// L3: the recipe of the guide, as it is printed: a run that has lost its lock commits nothing, and its `psql` fails.
 #[test]
 fn the_recipe_of_the_guide_commits_as_the_owner_only() {
-    let guide = include_str!("../../../docs/guides/protect-the-data.md");
-    let (work, line) = (stage::blocks(guide, "sql")[0], stage::blocks(guide, "sh")[0]);
+    let (own, _) = GUIDE.split_once("\n## With a token\n").unwrap();
+    let ([_, work], [line, _]) = (&stage::blocks(own, "sql")[..], &stage::blocks(own, "sh")[..]) else {
+        panic!("the guide has two blocks of each")
+    };
     let server = PostgresServer::start();
     let stage = Stage::at(server.url(""));
     server.psql_as("tenure", "CREATE TABLE stock (item bigint PRIMARY KEY, amount bigint NOT NULL)");

@@ -20,7 +20,7 @@ fn show_prints_the_json_of_the_contract() {
     let text = stage.run(&["show", "job", "--json"]).out;
     assert_eq!(text.lines().count(), 1, "one line, for `while read`: {text}");
     let view: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(fields(&view), BTreeSet::from(["name", "holders", "queue", "fence", "memo"]));
+    assert_eq!(fields(&view), BTreeSet::from(["name", "holders", "queue", "fence", "memo", "kept_by"]));
     assert_eq!(view["name"], "job");
     let held = &view["holders"][0];
     let names = BTreeSet::from(["owner", "mode", "token", "label", "since", "expires_in_ms"]);
@@ -51,7 +51,7 @@ fn a_free_lock_is_shown_as_free() {
     let stage = Stage::new();
     assert_eq!(
         stage.show("never"),
-        json!({"name": "never", "holders": [], "queue": [], "fence": 0, "memo": null})
+        json!({"name": "never", "holders": [], "queue": [], "fence": 0, "memo": null, "kept_by": null})
     );
     assert!(!stage.database().exists(), "looking makes no store");
     stage.run(&["run", "job", "--", "true"]).silent(0);

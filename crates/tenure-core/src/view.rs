@@ -20,6 +20,10 @@ pub struct LockView {
     /// The memo that a holder stored with the lock, if it has not expired. A query for one lock always returns it;
     /// some stores omit it in lists of locks (etcd, ZooKeeper).
     pub memo: Option<MemoView>,
+    /// The last lease has expired, and the lock may be kept by a transaction that [relies](crate::Ownership) on its owner: the
+    /// sessions that may have it, for people. Only PostgreSQL, MySQL and MariaDB return it, and only to a query for one lock; `None`
+    /// also if the server names no session to this user.
+    pub kept_by: Option<String>,
 }
 
 impl LockView {
@@ -30,7 +34,7 @@ impl LockView {
         queue: Vec<WaiterView>,
         fence: FencingToken,
     ) -> Self {
-        Self { name, holders, queue, fence, memo: None }
+        Self { name, holders, queue, fence, memo: None, kept_by: None }
     }
 }
 

@@ -186,6 +186,11 @@ impl Ledger {
         self.holders.iter().find_map(shown)
     }
 
+    /// An owner that is [shown](Self::expose) has expired: only a transaction that relies on it keeps the lock.
+    pub fn shows_an_expired_owner(&self, now: Moment) -> bool {
+        self.holders.iter().any(|h| h.shown.is_some() && h.ends_us <= micros(now.boot))
+    }
+
     /// A transaction may still rely on the owner that is shown, so an expired lease of it does not end with this verb: it
     /// is held, though not by a client that may act on it.
     ///

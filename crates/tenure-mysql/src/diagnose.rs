@@ -32,6 +32,8 @@ struct DatabaseFacts {
     writers: Vec<(String, String)>,
     /// How far this server is behind as a replica, in s; `None` if it is not a replica, or does not report it.
     lag: Option<i64>,
+    /// Transactions that have had rows locked for long, for people; empty without the right PROCESS.
+    relying: String,
 }
 
 impl DatabaseFacts {
@@ -52,6 +54,7 @@ impl DatabaseFacts {
             triggers: triggers.collect::<Vec<_>>().join(", "),
             writers: Vec::new(),
             lag,
+            relying: session.relying(LONG_OPEN).await,
         })
     }
 }
@@ -93,8 +96,11 @@ impl DatabaseFacts {
     }
 }
 
+/// A transaction that relies on an owner ends sooner.
+const LONG_OPEN: Duration = Duration::from_secs(30);
+
 /// Whether grants survive a crash; which other servers take writes; the table, and additions to it.
-const CHECKS: [Check<DatabaseFacts>; 14] = [
+const CHECKS: [Check<DatabaseFacts>; 15] = [
     Check::new("autocommit", |it| {
         found(!it.server.is_enabled("autocommit"), Problem, error::NO_AUTOCOMMIT, "SET GLOBAL autocommit = 1")
     }),
@@ -177,6 +183,13 @@ const CHECKS: [Check<DatabaseFacts>; 14] = [
                     lock have their places in its row: from some hundred processes on they keep its holder from it";
         found(!it.server.may_delete, Note, what, "GRANT DELETE on the table, too")
     }),
+    Check::new("open transactions", |it| {
+        let what = format!(
+            "a transaction has had rows locked for long; if they are of the table, it may keep a lock from its next owner: {}",
+            it.relying
+        );
+        found(!it.relying.is_empty(), Note, what, "commit it, roll it back, or end its session")
+    }),
     Check::new("triggers", |it| {
         let what = format!("the table has triggers: {}. One that changes rows can undo a lock", it.triggers);
         found(!it.triggers.is_empty(), Warning, what, "drop them, unless they only read")
@@ -223,6 +236,7 @@ mod tests {
             triggers: String::new(),
             writers: Vec::new(),
             lag: None,
+            relying: String::new(),
         }
     }
 
@@ -273,6 +287,7 @@ mod tests {
             (with(&[("log_bin", "ON")]), Note, "do not wait for a replica"),
             (facts(HEALTHY, "myisam"), Problem, "is myisam"),
             (without_delete, Note, "may not delete"),
+            (DatabaseFacts { relying: "session 7".into(), ..with(&[]) }, Note, "next owner: session 7"),
             (DatabaseFacts { triggers: "meddler".into(), ..with(&[]) }, Warning, "triggers: meddler"),
         ];
         for (facts, severity, what) in cases {

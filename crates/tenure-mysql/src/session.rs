@@ -25,7 +25,7 @@ use crate::{
     config::{Config, Server, TlsMode},
     error::{self, WORDS},
     schema::{LockTable, ServerFacts, columns, variables},
-    sql::{CLOCK_OF_SERVER, SESSION, Sql, sent},
+    sql::{self, CLOCK_OF_SERVER, SESSION, Sql, sent},
 };
 
 /// The common state of all handles of one process.
@@ -237,6 +237,13 @@ impl Session {
         }
         *locked(&self.facts) = facts.clone();
         Ok(facts)
+    }
+
+    /// Transactions that have had rows locked for this time, for people; empty if there is none, or without the right PROCESS.
+    pub(crate) async fn relying(&self, at_least: Duration) -> String {
+        let Ok(answer) = self.ask(sql::relying(at_least.as_secs())).await else { return String::new() };
+        let texts = (0..answer.rows.len()).filter_map(|row| answer.text(row, 0));
+        texts.collect::<Vec<_>>().join(", ")
     }
 
     /// Looks for the table. False if there never was one.

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use tenure_cas::{BESIDE, CellWrite, END, NewPlace, Newcomer, OPENS, OPENS_AFTER, Patience};
+use tenure_cas::{BESIDE, CellWrite, END, NewPlace, Newcomer, OPENS, OPENS_AFTER, Patience, stop_row};
 use tenure_core::{LockName, OwnerId};
 
 /// The server's clock when the statement began, in µs since the Unix epoch. In UTC: in a time zone with summer time one
@@ -192,12 +192,23 @@ impl Sql {
         format!("SELECT 1 FROM {} WHERE name = {} FOR UPDATE{nowait}", self.table, hex(row))
     }
 
-    /// Makes that row, without an owner, if it does not exist.
+    /// Makes that row, without an owner, and the one that stops transactions, if they do not exist: a transaction that looks for
+    /// a row that does not exist may lock the gap, with the rows of other locks in it.
     pub(crate) fn make_slot(&self, row: &str) -> String {
-        let (table, row) = (&self.table, hex(row));
+        let (table, stop, row) = (&self.table, hex(stop_row(row)), hex(row));
         format!(
-            "{NOT_WAITING}INSERT INTO {table} (name, version, busy, used, state) SELECT {row}, 1, 0, {CLOCK}, X'' \
-             FROM (SELECT 1 AS one) AS one WHERE {COUNTS} ON DUPLICATE KEY UPDATE version = version + 1, used = {CLOCK}"
+            "{NOT_WAITING}INSERT INTO {table} (name, version, busy, used, state) SELECT made.name, 1, 0, {CLOCK}, X'' \
+             FROM (SELECT {row} AS name UNION ALL SELECT {stop}) AS made WHERE {COUNTS} \
+             ON DUPLICATE KEY UPDATE version = version + 1, used = {CLOCK}"
+        )
+    }
+
+    /// Stops transactions that begin to rely on this text in this row.
+    pub(crate) fn stop_relying(&self, row: &str, text: &str) -> String {
+        let (table, stop, text) = (&self.table, hex(stop_row(row)), hex(text));
+        format!(
+            "{NOT_WAITING}INSERT INTO {table} (name, version, busy, used, state) SELECT {stop}, 1, 0, {CLOCK}, {text} \
+             FROM (SELECT 1 AS one) AS one WHERE {COUNTS} ON DUPLICATE KEY UPDATE used = IF(state = {text}, used, {CLOCK}), state = {text}"
         )
     }
 
@@ -439,18 +450,27 @@ pub(crate) fn hex(text: impl AsRef<[u8]>) -> String {
 
 /// The statement by which a transaction relies on an owner. Out: one row, or none.
 ///
-/// The owner is a condition on a column of the row that is locked, and on nothing else: the server reads the newest row, in
-/// every isolation level. `LOCK IN SHARE MODE`, because older servers know no other words.
+/// The owner is a condition on a column of the row that is locked: the server reads the newest row, in every isolation level.
+/// The other row stops transactions that begin, and protects nothing. `LOCK IN SHARE MODE`, because older servers know no other
+/// words. A `COUNT`, because a server may make a join of `NOT EXISTS`, and lock that row too.
 pub(crate) fn relies(table: &str, row: &str, proof: &str) -> String {
-    format!("SELECT 1 AS owns FROM {table} WHERE name = {row} AND state = {proof} LOCK IN SHARE MODE")
+    format!(
+        "SELECT 1 AS owns FROM {table} AS o WHERE o.name = {row} AND o.state = {proof} AND (SELECT COUNT(*) FROM {table} AS s \
+         WHERE s.name = CONCAT(o.name, X'02') AND s.state = o.state) = 0 LOCK IN SHARE MODE"
+    )
 }
 
-/// Sessions with an open transaction that has locked rows, the oldest first. Out: who, for people.
-pub(crate) const RELYING: &str = "SELECT CONCAT('session ', t.trx_mysql_thread_id, ' (user ', p.user, ', for ', \
-                                  TIMESTAMPDIFF(SECOND, t.trx_started, NOW()), ' s)') \
-                                  FROM information_schema.innodb_trx AS t \
-                                  JOIN information_schema.processlist AS p ON p.id = t.trx_mysql_thread_id \
-                                  WHERE t.trx_rows_locked > 0 AND p.id <> CONNECTION_ID() ORDER BY t.trx_started LIMIT 3";
+/// Transactions that have locked rows, of any table, and have been open for some time, the oldest first. Out: whose, for people.
+pub(crate) fn relying(for_s: u64) -> String {
+    format!(
+        "SELECT CONCAT(IF(t.trx_mysql_thread_id = 0, 'prepared transaction (', CONCAT('session ', t.trx_mysql_thread_id, \
+         ' (user ', COALESCE(p.user, 'unknown'), ', ')), 'for ', TIMESTAMPDIFF(SECOND, t.trx_started, NOW()), ' s)') \
+         FROM information_schema.innodb_trx AS t \
+         LEFT JOIN information_schema.processlist AS p ON p.id = t.trx_mysql_thread_id \
+         WHERE t.trx_rows_locked > 0 AND t.trx_mysql_thread_id <> CONNECTION_ID() \
+         AND TIMESTAMPDIFF(SECOND, t.trx_started, NOW()) >= {for_s} ORDER BY t.trx_started LIMIT 3"
+    )
+}
 
 /// A time in the unit of the server's clock.
 fn micros(since_epoch: Duration) -> i64 {

@@ -223,11 +223,12 @@ impl Cell for RowStore {
         Ok(Ownership::Sql(SqlOwnership::new(sql::relies(&table, "?", "?"), (row, proof), literal)))
     }
 
+    async fn stop_relying(&self, session: &Arc<Session>, row: &str, text: &str) -> Result<(), CellError> {
+        session.ask(self.shared.sql.stop_relying(row, text)).await.map(drop)
+    }
+
     async fn relying(&self, session: &Arc<Session>) -> String {
-        // Without the right PROCESS there are none.
-        let Ok(answer) = session.ask(sql::RELYING.to_owned()).await else { return String::new() };
-        let texts = (0..answer.rows.len()).filter_map(|row| answer.text(row, 0));
-        texts.collect::<Vec<_>>().join(", ")
+        session.relying(Duration::ZERO).await
     }
 
     async fn list(&self, session: &Arc<Session>, prefix: &str) -> Result<Vec<Listed>, CellError> {

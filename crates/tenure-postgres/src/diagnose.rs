@@ -65,6 +65,8 @@ struct DatabaseFacts {
     slot_age: i64,
     /// Old versions of rows that could not be removed yet.
     dead_rows: i64,
+    /// Transactions that have had rows of the table locked for long, for people.
+    relying: String,
 }
 
 impl DatabaseFacts {
@@ -74,7 +76,8 @@ impl DatabaseFacts {
         let ours = sessions.shared.host.now().wall;
         let row = rows.first().ok_or(CellError::Overtaken)?;
         let facts = Self::of(row, connection, ours);
-        facts.map_err(|error| CellError::Refused(session.unreadable(error)))
+        let facts = facts.map_err(|error| CellError::Refused(session.unreadable(error)))?;
+        Ok(Self { relying: session.relying(LONG_OPEN).await, ..facts })
     }
 
     fn of(row: &Row, connection: ServerFacts, ours: Duration) -> Result<Self, Error> {
@@ -98,6 +101,7 @@ impl DatabaseFacts {
             prepared_s: row.try_get(14)?,
             slot_age: row.try_get(15)?,
             dead_rows: row.try_get(16)?,
+            relying: String::new(),
         })
     }
 }
@@ -201,7 +205,7 @@ fn are_one(servers: &[&NamedServer]) -> Option<Finding> {
 
 /// Whether grants survive a crash; the table and the rights of this role; and additions to the table that may change,
 /// discard or hide writes.
-const CHECKS: [Check<DatabaseFacts>; 16] = [
+const CHECKS: [Check<DatabaseFacts>; 17] = [
     Check::new("version", |it| {
         let what = format!("PostgreSQL {} is older than 11", it.version);
         found(
@@ -283,6 +287,13 @@ const CHECKS: [Check<DatabaseFacts>; 16] = [
                       idle_in_transaction_session_timeout ends forgotten ones";
         Some(finding(Warning, what, remedy))
     }),
+    Check::new("open transactions", |it| {
+        let what = format!(
+            "a transaction has had rows of the table locked for long, and may keep a lock from its next owner: {}",
+            it.relying
+        );
+        found(!it.relying.is_empty(), Warning, what, "commit it, roll it back, or end its session")
+    }),
     Check::new("triggers", |it| added("triggers", &it.triggers)),
     Check::new("rules", |it| added("rules", &it.rules)),
     Check::new("policies", |it| {
@@ -293,6 +304,8 @@ const CHECKS: [Check<DatabaseFacts>; 16] = [
 
 /// In seconds: a transaction that is open for longer keeps the dead rows of busy locks.
 const OLD_S: f64 = 60.0;
+/// A transaction that relies on an owner ends sooner.
+const LONG_OPEN: Duration = Duration::from_secs(30);
 /// A busy lock has this many transactions in some minutes.
 const MANY_TRANSACTIONS: i64 = 100_000;
 /// With this many old versions of rows each request is slower.
@@ -409,6 +422,7 @@ mod tests {
             prepared_s: 59.0,
             slot_age: 90_000,
             dead_rows: 10_000,
+            relying: String::new(),
         }
     }
 
@@ -453,13 +467,14 @@ mod tests {
     #[test]
     fn each_fact_that_is_wrong_is_one_finding() {
         assert_eq!(judged(&CHECKS, &healthy()), []);
-        let cases: [(Change, _, _); 21] = [
+        let cases: [(Change, _, _); 22] = [
             (|it| it.version_number = 100_023, Problem, "is older than 11"),
             (|it| it.syncs = false, Problem, "fsync is off"),
             (|it| it.open_s = 90.0, Warning, "a transaction that is open for 90 s"),
             (|it| it.prepared_s = 90.0, Warning, "a prepared transaction that is open for 90 s"),
             (|it| it.slot_age = 200_000, Warning, "a replication slot keeps old versions"),
             (|it| it.dead_rows = 30_000, Warning, "(30000 in the table)"),
+            (|it| it.relying = "session 7".into(), Warning, "from its next owner: session 7"),
             (|it| it.writes_whole_pages = false, Problem, "full_page_writes is off"),
             (|it| it.connection.awaiting = Awaiting("local"), Note, "do not wait for a standby"),
             (|it| it.waits_for_no_standby = true, Note, "do not wait for a standby"),

@@ -23,7 +23,7 @@ use crate::{
     connect::{self, Driver, Opened},
     error::{self, WORDS},
     schema::{LOOK, LockTable, ServerFacts, since_epoch},
-    sql::{DATABASE, STARTED, Sql},
+    sql::{DATABASE, RELYING, STARTED, Sql},
 };
 
 /// The common state of all handles of one process.
@@ -286,6 +286,16 @@ impl Session {
         let facts = Arc::new(ServerFacts { is_direct: known.is_direct, ..facts });
         *locked(&self.facts) = facts.clone();
         Ok(facts)
+    }
+
+    /// Transactions that have had rows of the table locked for this time, for people; empty if there is none, or the role may
+    /// not see them.
+    pub(crate) async fn relying(&self, at_least: Duration) -> String {
+        let seconds = at_least.as_secs_f64();
+        let arguments: [Argument<'_>; 2] = [(&self.sql().table, Type::TEXT), (&seconds, Type::FLOAT8)];
+        let rows = self.ask(RELYING, &arguments).await.unwrap_or_default();
+        let texts = rows.iter().filter_map(|row| self.column::<Option<String>>(row, 0).ok().flatten());
+        texts.collect::<Vec<_>>().join(", ")
     }
 
     /// Looks for the table. False if there never was one.

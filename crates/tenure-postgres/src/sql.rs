@@ -54,6 +54,8 @@ pub(crate) struct Sql {
     /// Makes the table, and stores in the same step from when locks may be made in it. A written row stays on its page,
     /// because no index has a column that changes, and the page has room for it.
     pub(crate) create: String,
+    /// Stops transactions that begin to rely on an owner. In: the name of the row that stops them, and the text of the owner.
+    pub(crate) stop_relying: String,
     /// The table with its schema, as `to_regclass` expects it.
     pub(crate) table: String,
 }
@@ -265,6 +267,11 @@ impl Sql {
                 OPENS_AFTER.as_micros()
             ),
             opens: format!("SELECT version - {NOW} FROM {table} WHERE name = '{OPENS}' AND version > {NOW}"),
+            stop_relying: format!(
+                "INSERT INTO {table} AS t (name, version, busy, used, state) VALUES ($1, 1, false, clock_timestamp(), $2) \
+                 ON CONFLICT (name) DO UPDATE SET version = t.version + 1, used = clock_timestamp(), state = excluded.state \
+                 WHERE t.state <> excluded.state"
+            ),
             table: table.to_owned(),
         }
     }
@@ -299,8 +306,9 @@ fn own(Awaiting(commit): Awaiting, patience: Patience) -> String {
 
 /// The statement by which a transaction relies on an owner. In: the name of the row, and its text. Out: one row, or none.
 ///
-/// * The owner is a condition on a column of the row that is locked, and on nothing else: after a wait the server checks it
-///   again, on the row as it is then.
+/// * The owner is a condition on a column of the row that is locked, without a join: after a wait the server checks it again, on
+///   the row as it is then.
+/// * The other row stops transactions that begin, and protects nothing: a snapshot may be older than it.
 /// * `FOR SHARE`: weaker locks pass a change of the text.
 /// * The transaction may stand still for `rest` only: its client may be gone without a trace. A shorter limit of the
 ///   session stays.
@@ -310,18 +318,24 @@ pub(crate) fn relies(table: &str, (row, proof): (&str, &str), rest: Duration) ->
         "SELECT set_config('idle_in_transaction_session_timeout', \
          CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval BETWEEN interval '1 ms' AND interval '{millis} ms' \
          THEN current_setting('idle_in_transaction_session_timeout') ELSE '{millis}ms' END, true) AS bound \
-         FROM {table} WHERE name = {row} AND state = {proof} FOR SHARE"
+         FROM {table} WHERE name = {row} AND state = {proof} \
+         AND NOT EXISTS (SELECT FROM {table} WHERE name = {row} || chr(2) AND state = {proof}) FOR SHARE"
     )
 }
 
-/// Sessions that have locked rows of the table in a transaction that is open, the oldest first: a row lock shows on no other
-/// session. In: table. Out: who, for people.
-pub(crate) const RELYING: &str = "SELECT format('session %s (user %s, %s, for %s s)', a.pid, a.usename, \
-                                  coalesce(nullif(a.application_name, ''), 'unnamed'), \
-                                  extract(epoch FROM clock_timestamp() - a.xact_start)::bigint) \
-                                  FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid \
-                                  WHERE l.relation = to_regclass($1) AND l.mode = 'RowShareLock' AND l.pid <> pg_backend_pid() \
-                                  AND a.xact_start IS NOT NULL ORDER BY a.xact_start LIMIT 3";
+/// Transactions that have locked rows of the table, and have been open for some time, the oldest first: which rows, no other
+/// session sees. In: table, seconds. Out: whose, for people.
+pub(crate) const RELYING: &str = "SELECT told.who || ', for ' || extract(epoch FROM clock_timestamp() - told.since)::bigint || ' s)' \
+                                  FROM pg_locks AS l, LATERAL (\
+                                  SELECT format('session %s (user %s, %s', a.pid, a.usename, \
+                                  coalesce(nullif(a.application_name, ''), 'unnamed')) AS who, a.xact_start AS since \
+                                  FROM pg_stat_activity AS a WHERE a.pid = l.pid UNION ALL \
+                                  SELECT format('prepared transaction %L (user %s', p.gid, p.owner), p.prepared \
+                                  FROM pg_prepared_xacts AS p JOIN pg_locks AS t ON t.transactionid = p.transaction AND t.pid IS NULL \
+                                  WHERE l.pid IS NULL AND t.virtualtransaction = l.virtualtransaction) AS told \
+                                  WHERE l.relation = to_regclass($1) AND l.mode = 'RowShareLock' \
+                                  AND l.pid IS DISTINCT FROM pg_backend_pid() \
+                                  AND told.since <= clock_timestamp() - make_interval(secs => $2) ORDER BY told.since LIMIT 3";
 
 /// A text that every setting of the server reads as the same.
 pub(crate) fn quoted(text: &str) -> String {

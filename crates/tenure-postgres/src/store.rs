@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tenure_cas::{
     Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, END, Listed, Locks, NewCell,
     NewPlace, Newcomer, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, Until, VerbError,
-    WriteAnswer, WrittenCell, listed, promises, slot_row,
+    WriteAnswer, WrittenCell, listed, promises, slot_row, stop_row,
 };
 use tenure_client::Channels;
 use tenure_core::{
@@ -25,7 +25,7 @@ use crate::{
     error::{self, WORDS},
     schema::LockTable,
     session::{Argument, Session, Sessions, Shared, channel, payload},
-    sql::{NOTIFY, READ, RELYING, quoted, relies},
+    sql::{NOTIFY, READ, quoted, relies},
 };
 
 /// A handle to the locks in a table of a PostgreSQL database; the first request connects. The verbs are those of a lock
@@ -208,12 +208,13 @@ impl Cell for RowStore {
         Ok(Ownership::Sql(SqlOwnership::new(statement, (row, proof), literal)))
     }
 
+    async fn stop_relying(&self, session: &Arc<Session>, row: &str, text: &str) -> Result<(), CellError> {
+        let arguments: [Argument<'_>; 2] = [(&stop_row(row), Type::TEXT), (&text, Type::TEXT)];
+        session.ask(&session.sql().stop_relying, &arguments).await.map(drop)
+    }
+
     async fn relying(&self, session: &Arc<Session>) -> String {
-        let sql = session.sql();
-        // A role that may not see the sessions of others gets no rows, or empty ones.
-        let rows = session.ask(RELYING, &[(&sql.table, Type::TEXT)]).await.unwrap_or_default();
-        let texts = rows.iter().filter_map(|row| session.column::<Option<String>>(row, 0).ok().flatten());
-        texts.collect::<Vec<_>>().join(", ")
+        session.relying(Duration::ZERO).await
     }
 
     async fn list(&self, session: &Arc<Session>, prefix: &str) -> Result<Vec<Listed>, CellError> {

@@ -241,6 +241,10 @@ impl Cell for RemoteCells {
         Ok(Ownership::Sql(SqlOwnership::new("rely", (row, proof), "rely")))
     }
 
+    async fn stop_relying(&self, over: &u64, row: &str, text: &str) -> Result<(), CellError> {
+        self.ask(*over, Ask::StopRelying { row: row.to_owned(), text: text.to_owned() }).await.map(drop)
+    }
+
     async fn list(&self, _over: &u64, _prefix: &str) -> Result<Vec<Listed>, CellError> {
         Err(unsupported())
     }

@@ -33,9 +33,8 @@
 //! 3. The transaction **reads after the grant** what it bases its writes on. What was read before the lock was acquired may
 //!    be older than the former holder's writes.
 //! 4. No `ROLLBACK TO` a savepoint that was set before the statement: on PostgreSQL that unlocks the row.
-//! 5. Release the guard after the transaction has ended. A release before is refused
+//! 5. Release the guard after the transaction has ended. A release before waits for it for up to a second, is refused then
 //!    ([`ReleaseError::Unknown`](crate::ReleaseError), with the reason), and repeated in the background.
-//! 6. Begin no transaction after the loss: transactions of several tasks that overlap without a gap keep all others waiting.
 //!
 //! # Why that is enough
 //! Asking for the ownership writes a row next to the lock, with the owner and the token of this lease. Every change of owner
@@ -61,7 +60,9 @@
 //!
 //! # Bounds
 //! While a transaction relies on it, no client acquires the lock, even after the ttl: waiters keep their places, and
-//! `try_acquire` finds it busy. A client that dies without closing its connection leaves its transaction open. On PostgreSQL
+//! `try_acquire` finds it busy. The statement finds no row from the moment at which another client has asked for the expired lock,
+//! or a release by its holder or by force was asked for. So transactions of several tasks that overlap without a gap keep no
+//! client waiting for longer than one of them lasts; on MySQL and MariaDB not in `SERIALIZABLE`. A client that dies without closing its connection leaves its transaction open. On PostgreSQL
 //! the statement limits how long its transaction may stand still, to the ttl, for this transaction only. On MariaDB your
 //! program sets `idle_transaction_timeout` in its sessions, on MySQL `wait_timeout`.
 //!

@@ -1,6 +1,7 @@
-//! What the benches of the databases share: many processes that pass one lock on, and what waiting costs.
+//! What the benches of the databases share: many processes that pass one lock on, what waiting costs, and ownership.
 
 pub(crate) mod crowd;
+pub(crate) mod ownership;
 pub(crate) mod waiting;
 
 /// A server of a bench.

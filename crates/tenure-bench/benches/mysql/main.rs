@@ -2,13 +2,15 @@
 //! on the disk.
 //!
 //! `cargo bench -p tenure-bench --bench mysql`: needs MariaDB; takes about a minute. `… -- crowd 2 16 128 600`
-//! measures many processes that pass one lock on, which takes some minutes.
+//! measures many processes that pass one lock on, which takes some minutes; `… -- first-tries` transactions that rely on the
+//! owner, beside waiters.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark waits in real time")]
 
 mod by_hand;
 #[path = "../database/mod.rs"]
 mod database;
+mod program;
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +21,8 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     by_hand::ByHand,
-    database::{Database, crowd, waiting},
+    database::{Database, crowd, ownership, waiting},
+    program::Clerk,
 };
 
 const ROUNDS: usize = 11;
@@ -86,6 +89,9 @@ fn main() {
         let numbers: Vec<_> = numbers.iter().filter_map(|word| word.parse().ok()).collect();
         return crowd::measure(&numbers, &["4 in the row, others beside it"], |_| start());
     }
+    if words.iter().any(|word| word == "first-tries") {
+        return ownership::first_tries::<Clerk>(&start());
+    }
     let server = start();
     let mut bench = Bench::start(&server);
     bench.turn(0);
@@ -102,4 +108,5 @@ fn main() {
     println!("| tenure / by hand (wanted: 0.7) | **{median:.2}** | {least:.2} to {most:.2} |");
     drop(bench);
     waiting::measure(&server);
+    ownership::measure::<Clerk>(&server);
 }

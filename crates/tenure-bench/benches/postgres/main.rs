@@ -2,13 +2,15 @@
 //! commit is on the disk.
 //!
 //! `cargo bench -p tenure-bench --bench postgres`: needs PostgreSQL; takes about a minute. `… -- crowd 128
-//! 600` measures many processes that pass one lock on, which takes some minutes.
+//! 600` measures many processes that pass one lock on, which takes some minutes; `… -- first-tries` transactions that rely on
+//! the owner, beside waiters.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark waits in real time")]
 
 mod by_hand;
 #[path = "../database/mod.rs"]
 mod database;
+mod program;
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +24,8 @@ use tokio::{
 
 use crate::{
     by_hand::{ByHand, Prepared},
-    database::{Database, crowd, waiting},
+    database::{Database, crowd, ownership, waiting},
+    program::Clerk,
 };
 
 const ROUNDS: usize = 11;
@@ -140,6 +143,9 @@ fn main() {
             server
         });
     }
+    if words.iter().any(|word| word == "first-tries") {
+        return ownership::first_tries::<Clerk>(&start(300));
+    }
     let server = start(300);
     let bench = Bench::start(&server);
     for program in PROGRAMS {
@@ -172,4 +178,5 @@ fn main() {
     }
     drop(bench);
     waiting::measure(&server);
+    ownership::measure::<Clerk>(&server);
 }

@@ -35,6 +35,10 @@ pub(crate) enum Ask {
         state: String,
         within: (Duration, Duration),
     },
+    StopRelying {
+        row: String,
+        text: String,
+    },
     Remove {
         name: LockName,
         owner: OwnerId,
@@ -212,6 +216,10 @@ impl Node {
             }
             Ask::Keep { key, state, within } => {
                 Told::Done(self.data.cells.keep((key, state), *within, clock))
+            }
+            Ask::StopRelying { row, text } => {
+                self.data.cells.stop_relying(row, text);
+                Told::Done(true)
             }
             Ask::Remove { name, owner, key, may_have_another } => {
                 let place = OldPlace { owner: *owner, key, may_have_another: *may_have_another };

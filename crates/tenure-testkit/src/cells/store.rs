@@ -269,6 +269,11 @@ impl Cell for CellStore {
         Ok(Ownership::Sql(SqlOwnership::new("rely", (row, proof), "rely")))
     }
 
+    async fn stop_relying(&self, _over: &(), row: &str, text: &str) -> Result<(), CellError> {
+        self.world().cells.stop_relying(row, text);
+        Ok(())
+    }
+
     async fn list(&self, _over: &(), prefix: &str) -> Result<Vec<Listed>, CellError> {
         Ok(self.world().cells.list(prefix, self.now()))
     }

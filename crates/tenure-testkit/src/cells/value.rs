@@ -25,6 +25,8 @@ pub struct Cells {
     last: u64,
     /// The rows in which transactions look for an owner.
     slots: BTreeMap<String, OwnerSlot>,
+    /// Rows, and the texts on which no transaction begins to rely.
+    stopped: BTreeSet<(String, String)>,
 }
 
 /// A row in which transactions look for an owner.
@@ -122,7 +124,12 @@ impl Cells {
     pub fn rely(&mut self, transaction: u64, row: &str, proof: &str) -> bool {
         let Some(slot) = self.slots.get_mut(row) else { return false };
         slot.locked_by.insert(transaction);
-        slot.text == proof
+        slot.text == proof && !self.stopped.contains(&(row.to_owned(), proof.to_owned()))
+    }
+
+    /// No transaction begins to rely on this owner any more.
+    pub fn stop_relying(&mut self, row: &str, proof: &str) {
+        self.stopped.insert((row.to_owned(), proof.to_owned()));
     }
 
     /// A transaction ends.
