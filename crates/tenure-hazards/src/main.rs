@@ -14,7 +14,7 @@ use console::Term;
 use indicatif::{ProgressBar, ProgressStyle};
 use tenure_hazards::{Need, Report, Runner, SCENES, Scene, Setup, client, output, page, pictures, programs};
 
-/// Plays twenty ways to get a distributed lock wrong on real servers, and the same schedules with Tenure.
+/// Plays twenty-one ways to get a distributed lock wrong on real servers, and the same schedules with Tenure.
 #[derive(Debug, Parser)]
 #[command(name = "tenure-hazards", version)]
 struct Args {

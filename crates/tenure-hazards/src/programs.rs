@@ -1,7 +1,7 @@
 //! What a scene needs on this machine, what to install if it is missing, and where the command `tenure` is.
 
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -13,9 +13,11 @@ pub enum Need {
     Redis,
     /// Its own Redis servers, because faults hit them.
     OwnRedis,
+    /// A PostgreSQL server.
+    Postgres,
     /// A ZooKeeper server.
     ZooKeeper,
-    /// A C compiler, for clocks that step.
+    /// A C compiler, for clocks that step, and for what the PostgreSQL of tests loads.
     Compiler,
     /// `flock`.
     Flock,
@@ -43,6 +45,7 @@ impl Need {
             Self::Redis | Self::OwnRedis => {
                 (&["redis-server"], "no redis-server here: apt-get install redis-server")
             }
+            Self::Postgres => (&["postgres"], "no PostgreSQL here: apt-get install postgresql"),
             Self::ZooKeeper => (
                 &["java", "/usr/share/java/zookeeper.jar"],
                 "no ZooKeeper here: apt-get install zookeeper default-jre-headless",
@@ -56,11 +59,13 @@ impl Need {
     }
 }
 
-/// A program on the search path; a file, if its name is a whole path.
+/// A program on the search path, or of PostgreSQL, which Debian keeps off it; a file, if its name is a whole path.
 fn on_the_path(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let folders = env::split_paths(&path).chain(versions.map(|version| version.path().join("bin")));
     // A whole path replaces the folder that it is joined to.
-    env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+    folders.map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
 /// Finds the command `tenure` next to this program or on the search path. If Cargo started this program, builds it first.

@@ -1,8 +1,8 @@
-//! The scenes: twenty ways to get a lock wrong, as data.
+//! The scenes: twenty-one ways to get a lock wrong, as data.
 
 use crate::{
     judge::Rule::{self, InTurn, NoLateWrite, NoLostUpdate, OneAtATime, Requests, Served},
-    programs::Need::{self, Compiler, Flock, Machine, OwnRedis, Redis, Tenure, ZooKeeper},
+    programs::Need::{self, Compiler, Flock, Machine, OwnRedis, Postgres, Redis, Tenure, ZooKeeper},
     schedules, schemes,
     world::World,
 };
@@ -36,18 +36,18 @@ impl Scene {
     /// The code of both schemes: the usual recipe, and with Tenure.
     pub fn code(&self) -> [String; 2] {
         let functions: &[&str] = match self.rules {
+            [NoLostUpdate] if self.naive == "lock_row" => &["lock", "add"],
             [NoLostUpdate] => &["add"],
             [NoLateWrite] => &["lock", "believes", "token", "unlock"],
             _ => &["lock", "unlock"],
         };
-        let ours = if self.naive == "flock" { "tenure_run" } else { schemes::TENURE };
-        [self.naive, ours]
+        [self.naive, schemes::ours(self.naive)]
             .map(|name| schemes::named(name).map_or_else(String::new, |scheme| scheme.code(functions)))
     }
 }
 
 /// All of them, by number.
-pub static SCENES: [Scene; 20] = [
+pub static SCENES: [Scene; 21] = [
     Scene {
         number: 1,
         title: "Get, then set",
@@ -289,5 +289,17 @@ pub static SCENES: [Scene; 20] = [
         harm: "The lock belongs to flock, not to the work: without --close the work would inherit it. kill -9 ends flock and frees the lock. The work of A goes on, and that of B starts beside it.",
         instead: "A watcher process ended the work of A when tenure was killed, and the lock stayed held until the lease had expired.",
         schedule: schedules::a_script_is_killed,
+    },
+    Scene {
+        number: 21,
+        title: "A late UPDATE, with lock and data in one database",
+        hazards: &[11, 13],
+        naive: "lock_row",
+        needs: &[Postgres, Compiler],
+        rules: &[NoLostUpdate],
+        fault: "A is stopped between its SELECT and its UPDATE.",
+        harm: "The transaction of A finds that A holds the lock, and reads 0. A is stopped. Its lock expires; B acquires it, reads 0 and writes 1. A resumes, writes 1 too and commits: the check locks nothing, and one update is lost.",
+        instead: "The transaction of A began with the statement of its ownership. It found no row, because B had acquired the lock, so A rolled back. Stopped after the statement, A would have kept B waiting until its transaction had ended. The data needs no mark. With a token, as in scene 14, it needs a column that every writer compares.",
+        schedule: schedules::a_is_stopped_before_its_update,
     },
 ];

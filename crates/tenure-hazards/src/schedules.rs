@@ -19,7 +19,7 @@ use crate::{
     client::WORK,
     process::Process,
     record::{Kind, What},
-    servers::{Count, LANE, MasterAndReplica, OneRedis, Quorum, Rows, ZooKeeper, address},
+    servers::{Count, LANE, MasterAndReplica, OneRedis, Postgres, Quorum, Rows, ZooKeeper, address},
     world::World,
 };
 
@@ -387,6 +387,37 @@ pub(crate) fn a_script_is_killed(world: &mut World) {
         // No process ends it before it is done.
         None => a.has_left(),
     }
+}
+
+/// A is stopped between its SELECT and its UPDATE. B comes, and adds too.
+pub(crate) fn a_is_stopped_before_its_update(world: &mut World) {
+    let server = Postgres::open(world);
+    let [mut a, mut b] = ["A", "B"].map(|name| world.client(name, &server.address));
+    a.enters();
+    world.pass(0.1);
+    a.adds_and_stops_if(world.has_fault());
+    let stands = world.has_fault() && a.stands_within(PATIENCE);
+    b.asks();
+    if stands {
+        world.pass(0.1);
+        a.stops();
+    } else {
+        a.has_added();
+        a.leaves();
+    }
+    b.is_in();
+    world.pass(0.1);
+    b.adds_and_stops_if(false);
+    b.has_added();
+    world.pass(0.2);
+    if stands {
+        a.goes_on();
+        a.continues();
+        a.has_added();
+        world.pass(0.2);
+    }
+    b.leaves();
+    server.sum(world);
 }
 
 /// One server, and clients of it: A, B, C.

@@ -1,10 +1,15 @@
 //! The schemes: the usual recipe, and with Tenure. A page shows the text that runs.
 
+mod database;
 mod ephemeral;
+mod lock_row;
 mod over_redis;
 mod read_write_back;
 mod redis;
 mod tenure;
+mod tenure_owned;
+
+pub(crate) use database::Database;
 
 use crate::protocol::{Client, Step};
 
@@ -66,13 +71,22 @@ impl Named {
     }
 }
 
+/// The name of the scheme of Tenure that is played on the schedule of this one.
+pub(crate) fn ours(naive: &str) -> &'static str {
+    match naive {
+        "flock" => "tenure_run",
+        "lock_row" => "tenure_owned",
+        _ => "tenure",
+    }
+}
+
 /// The scheme of this name.
 pub(crate) fn named(name: &str) -> Option<Named> {
     SCHEMES.iter().copied().find(|scheme| scheme.name == name)
 }
 
 macro_rules! scheme {
-    ($name:expr, $file:ident, $type:ident) => {
+    ($name:literal, $file:ident, $type:ident) => {
         Named {
             name: $name,
             type_name: stringify!($type),
@@ -105,12 +119,12 @@ const SCHEMES: &[Named] = &[
     scheme!("redlock", over_redis, Redlock),
     scheme!("read_write_back", read_write_back, ReadWriteBack),
     scheme!("ephemeral", ephemeral, Ephemeral),
+    scheme!("lock_row", lock_row, LockRow),
     scheme!("flock", "flock --close job.lock ./work"),
     scheme!("tenure_run", "tenure run job -- ./work"),
-    scheme!(TENURE, tenure, Tenure),
+    scheme!("tenure_owned", tenure_owned, TenureOwned),
+    scheme!("tenure", tenure, Tenure),
 ];
 
-/// The name of the scheme that all others are compared with.
-pub(crate) const TENURE: &str = "tenure";
 /// The file of the rows that an addition changes.
 pub(crate) const ROWS: &str = "stock.db";

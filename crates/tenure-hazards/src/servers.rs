@@ -11,6 +11,7 @@ use redis::{Client, Connection};
 use tempfile::TempDir;
 use tenure_testkit::{
     patience::eventually,
+    postgres::PostgresServer,
     proxy::Proxy,
     redis::{Raw, Recipe, RedisServer},
     zookeeper::ZooKeeperServer,
@@ -18,7 +19,7 @@ use tenure_testkit::{
 
 use crate::{
     record::{Kind, What},
-    schemes::ROWS,
+    schemes::{Database, ROWS},
     world::{Address, World},
 };
 
@@ -193,6 +194,36 @@ impl Rows {
     }
 }
 
+/// A database with a row for a lock, the table of Tenure, and the number.
+pub(crate) struct Postgres {
+    server: PostgresServer,
+    pub(crate) address: Address,
+}
+
+impl Postgres {
+    /// Starts it. The number is zero.
+    pub(crate) fn open(world: &mut World) -> Self {
+        world.referee.note(ROW, What::Opens(Kind::Resource));
+        let server = PostgresServer::start();
+        server.psql_as(
+            "tenure",
+            "CREATE TABLE job (owner text, expires timestamptz); INSERT INTO job VALUES ('', '-infinity'); \
+             CREATE TABLE stock (amount integer); INSERT INTO stock VALUES (0)",
+        );
+        let (url, lock) = (server.url(""), world.lock.clone());
+        let database = Database::open(&url).expect("the server is up");
+        // Without a row in either table there is no holder.
+        world.watches("PostgreSQL", move || database.value(HOLDER, &[&lock]).unwrap_or(None));
+        Self { server, address: Address { naive: url.clone(), tenure: url } }
+    }
+
+    /// What the number is now.
+    pub(crate) fn sum(&self, world: &World) {
+        let sum = self.server.psql("SELECT amount FROM stock");
+        world.referee.note(ROW, What::Sum(sum.trim().parse().expect("a number")));
+    }
+}
+
 /// Counts from its beginning. What a script does inside the server is not counted.
 pub(crate) struct Count {
     thread: JoinHandle<u64>,
@@ -282,6 +313,9 @@ pub(crate) const LANE: &str = "Redis";
 const MASTER: &str = "master";
 const REPLICA: &str = "replica";
 const ROW: &str = "row";
+/// The holder in the row of the usual recipe, or else in the record of Tenure.
+const HOLDER: &str = r#"SELECT owner FROM job WHERE expires > now() UNION ALL
+    SELECT substring(state FROM '"holders":[[][{]"owner":"([0-9a-f]+)') FROM tenure_lock WHERE name = $1"#;
 /// What ends a count.
 const END: &str = "the count ends";
 /// Of a connection that watches a server.

@@ -17,7 +17,7 @@ use crate::{
     client::{CLIENT, URL},
     process::Process,
     record::{Event, Kind, Referee, What},
-    schemes::TENURE,
+    schemes,
 };
 
 /// What scenes are played with.
@@ -101,8 +101,10 @@ impl World {
 
     /// The same, without a wait until it is ready.
     pub(crate) fn starts(&self, name: &str, address: &Address, env: &[(String, String)]) -> Process {
-        let (scheme, url) =
-            if self.is_tenure() { (TENURE, &address.tenure) } else { (self.naive, &address.naive) };
+        let (scheme, url) = match self.is_tenure() {
+            true => (schemes::ours(self.naive), &address.tenure),
+            false => (self.naive, &address.naive),
+        };
         let mut command = Command::new(&self.setup.program);
         let ttl = self.ttl.as_millis().to_string();
         command.args([CLIENT, scheme, name, &self.lock, &ttl]).env(URL, url);

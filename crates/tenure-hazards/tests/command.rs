@@ -29,7 +29,7 @@ fn list(output: &Output) -> Vec<Value> {
 #[test]
 fn what_cannot_be_meant_is_a_usage_error() {
     for (args, words) in [
-        (&["--only", "21"][..], "there are 1 to 20"),
+        (&["--only", "22"][..], "there are 1 to 21"),
         (&["--only", "x"], "invalid value 'x'"),
         (&["--url", "postgres://a/b"], "only a Redis server"),
         (&["--nonsense"], "unexpected argument"),

@@ -109,4 +109,5 @@ scenes! {
     18 a_herd_of_pollers,
     19 a_session_that_ends,
     20 a_script_that_is_killed,
+    21 a_late_update_in_one_database,
 }

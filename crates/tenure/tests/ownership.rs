@@ -879,3 +879,39 @@ async fn a_script_with_the_condition_writes_as_the_owner_only() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     second.release().await.unwrap();
 }
+
+/// L1, L3: a thousand times a holder reads, stands still, at times past its ttl, and writes what it has computed.
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_update_is_lost_on_redis() {
+    let server = &tenure_testkit::redis::RedisServer::start();
+    let script = "if string.sub(redis.call('GET', KEYS[1]) or '', 1, #ARGV[1]) ~= ARGV[1] then return 0 end \
+                  redis.call('SET', KEYS[2], ARGV[2]) return 1";
+    let number = |data: &str| server.command(&["GET", data]).text().parse::<i64>().unwrap();
+    for lock in 0..32 {
+        server.command(&["SET", &format!("count-{lock}"), "0"]);
+    }
+    let processes = join_all((0..4).map(|_| async { tenure::connect(&server.url("")).await.unwrap() })).await;
+    let holder = |lock: u64, seat: u64| {
+        let (locks, name) = (processes[((lock + seat) % 4) as usize].clone(), format!("count-{lock}"));
+        async move {
+            let (mut dice, mut done) = (Dice(lock * 2 + seat), 0);
+            for round in 0..16 {
+                let Some(guard) = stopped_holder(&locks, &name).await else { continue };
+                let Ok(ownership) = guard.ownership().await else { continue };
+                let Ownership::Redis(owns) = &ownership else { panic!("{ownership:?}") };
+                let before = number(&name);
+                tokio::time::sleep(dice.millis(if round % 4 == 0 { 900 } else { 20 })).await;
+                let after = (before + 1).to_string();
+                let call = ["EVAL", script, "2", owns.key(), &name, owns.proof(), &after];
+                done += server.command(&call).int();
+            }
+            done
+        }
+    };
+    let done: i64 =
+        join_all((0..32).flat_map(|lock| [holder(lock, 0), holder(lock, 1)])).await.into_iter().sum();
+    let counted: i64 = (0..32).map(|lock| number(&format!("count-{lock}"))).sum();
+    assert_eq!(counted, done, "updates are lost");
+    assert!((100..1024).contains(&counted), "some were refused: {counted}");
+}

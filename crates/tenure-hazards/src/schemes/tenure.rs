@@ -26,7 +26,8 @@ impl Tenure {
 
     /// Keeps the guard, and starts a thread that watches the lease.
     fn holds(&mut self, guard: Guard) {
-        self.lease = Some(watched(guard.lease()));
+        watch(guard.lease());
+        self.lease = Some(guard.lease());
         self.guard = Some(guard);
     }
 
@@ -78,21 +79,20 @@ impl Scheme for Tenure {
 }
 
 /// Sends a note if the release returned an error.
-fn say_if_lost(released: Option<Result<(), ReleaseError>>) {
+pub(super) fn say_if_lost(released: Option<Result<(), ReleaseError>>) {
     if let Some(Err(told)) = released {
         send(Message::Notes(format!("is told: {told}")));
     }
 }
 
 /// Reports when the lease is lost: at the end of its validity, even if this thread notices it later.
-fn watched(lease: Lease) -> Lease {
-    let watched = lease.clone();
+pub(super) fn watch(lease: Lease) {
     thread::spawn(move || {
         let mut until = protocol::now();
         loop {
             let now = protocol::now();
-            match watched.check() {
-                Ok(()) => until = now + watched.remaining(),
+            match lease.check() {
+                Ok(()) => until = now + lease.remaining(),
                 Err(lost) if lost.cause() == tenure::Loss::Released => return,
                 Err(lost) => {
                     let by_clock = lost.cause() == tenure::Loss::Expired;
@@ -102,7 +102,6 @@ fn watched(lease: Lease) -> Lease {
             thread::sleep(LOOK);
         }
     });
-    lease
 }
 
 const LOOK: Duration = Duration::from_millis(5);
