@@ -187,6 +187,7 @@ impl fmt::Display for HeldBy<'_> {
         let Some(holder) = self.0 else { return Ok(()) };
         write!(f, ": held by {}", holder.who())?;
         match holder.expires_in {
+            Some(Duration::ZERO) => f.write_str(", which has expired"),
             Some(left) => write!(f, ", expires in {left:.1?} unless renewed"),
             None => f.write_str(", does not expire"),
         }
@@ -262,8 +263,10 @@ pub enum ReleaseError {
     #[error("the lease had ended before the release")]
     AlreadyLost(#[source] Lost),
     /// It is not known whether the store received the release. It is repeated in the background; the ttl ends the
-    /// lease in any case.
-    #[error("the store has not confirmed the release; the lock is free after its ttl at the latest")]
+    /// lease in any case. Only a transaction that relies on its [ownership](crate::ownership) keeps the lock until it has ended.
+    #[error(
+        "the store has not confirmed the release; the lock is free after its ttl, unless a transaction keeps it"
+    )]
     Unknown(#[source] BackendError),
 }
 

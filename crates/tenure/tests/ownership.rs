@@ -16,7 +16,7 @@ use tenure::{
 };
 use tenure_testkit::{
     clock::Clock,
-    mysql::{self, MysqlServer},
+    mysql::MysqlServer,
     patience::slowness,
     postgres::{self, Pgbouncer, PostgresServer},
 };
@@ -321,14 +321,10 @@ async fn no_update_is_lost_through_a_pooler() {
     no_update_is_lost(&pooled, (8, 6)).await;
 }
 
-/// The clocks of all clients are an hour ahead of the one of the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_update_is_lost_on_mysql() {
-    let clock = Clock::new();
-    clock.step(-3_600_000);
-    let server = Server::Mysql(mysql::Recipe::new().clock(&clock).start());
     // Its waiters poll: with more locks a machine that is busy lets every lease expire before it is used.
-    no_update_is_lost(&server, (16, 8)).await;
+    no_update_is_lost(&mysql(), (16, 8)).await;
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -748,7 +744,7 @@ async fn a_trigger_checks_at_commit() {
     let server = &postgres();
     let (locks, db) = (server.locks().await, server.open().await);
     db.run("CREATE TABLE stock (item int PRIMARY KEY, amount int)").await.unwrap();
-    let guard = locks.mutex("trigger").acquire().await.unwrap();
+    let guard = locks.mutex("stock").acquire().await.unwrap();
     let ownership = guard.ownership().await.unwrap();
     let Db::Postgres(client) = &db else { unreachable!() };
     client.batch_execute(trigger).await.unwrap();
@@ -756,13 +752,28 @@ async fn a_trigger_checks_at_commit() {
         let put = format!("BEGIN; INSERT INTO stock VALUES ({item}, 1); COMMIT");
         client.batch_execute(&put).await.map_err(|error| error.as_db_error().unwrap().message().to_owned())
     };
-    assert!(put(1).await.unwrap_err().contains("tenure.row"), "a writer says whose it is");
+    let set = async |row: &str, proof: &str| {
+        let set = "SELECT set_config('tenure.row', $1, false), set_config('tenure.proof', $2, false)";
+        client.query(set, &[&row, &proof]).await.unwrap();
+    };
+    let refusal = "this transaction does not have the lock stock";
+    assert_eq!(put(1).await.unwrap_err(), refusal, "a writer says whose it is");
     let sql = ownership.sql().unwrap();
-    let set = "SELECT set_config('tenure.row', $1, false), set_config('tenure.proof', $2, false)";
-    client.query(set, &[&sql.row(), &sql.proof()]).await.unwrap();
+    set(sql.row(), sql.proof()).await;
     put(2).await.unwrap();
+    // The owner of another lock.
+    let other = locks.mutex("tea").acquire().await.unwrap();
+    let others = other.ownership().await.unwrap();
+    set(others.sql().unwrap().row(), others.sql().unwrap().proof()).await;
+    assert_eq!(put(3).await.unwrap_err(), refusal);
+    set(sql.row(), sql.proof()).await;
     guard.release().await.unwrap();
-    assert_eq!(put(3).await.unwrap_err(), "not the owner of the lock");
+    assert_eq!(put(4).await.unwrap_err(), refusal);
+    // As a session says it that has cleared its settings: the row of a lock that is free has an empty text.
+    set(sql.row(), "").await;
+    assert_eq!(put(5).await.unwrap_err(), refusal);
+    set("", "").await;
+    assert_eq!(put(6).await.unwrap_err(), refusal);
     assert_eq!(db.number("SELECT count(*) FROM stock").await.unwrap(), Some(1));
 }
 
@@ -889,21 +900,22 @@ async fn no_update_is_lost_on_redis() {
                   redis.call('SET', KEYS[2], ARGV[2]) return 1";
     let number = |data: &str| server.command(&["GET", data]).text().parse::<i64>().unwrap();
     for lock in 0..32 {
-        server.command(&["SET", &format!("count-{lock}"), "0"]);
+        server.command(&["SET", &format!("data-{lock}"), "0"]);
     }
     let processes = join_all((0..4).map(|_| async { tenure::connect(&server.url("")).await.unwrap() })).await;
     let holder = |lock: u64, seat: u64| {
         let (locks, name) = (processes[((lock + seat) % 4) as usize].clone(), format!("count-{lock}"));
+        let data = format!("data-{lock}");
         async move {
             let (mut dice, mut done) = (Dice(lock * 2 + seat), 0);
             for round in 0..16 {
                 let Some(guard) = stopped_holder(&locks, &name).await else { continue };
                 let Ok(ownership) = guard.ownership().await else { continue };
                 let Ownership::Redis(owns) = &ownership else { panic!("{ownership:?}") };
-                let before = number(&name);
+                let before = number(&data);
                 tokio::time::sleep(dice.millis(if round % 4 == 0 { 900 } else { 20 })).await;
                 let after = (before + 1).to_string();
-                let call = ["EVAL", script, "2", owns.key(), &name, owns.proof(), &after];
+                let call = ["EVAL", script, "2", owns.key(), &data, owns.proof(), &after];
                 done += server.command(&call).int();
             }
             done
@@ -911,7 +923,7 @@ async fn no_update_is_lost_on_redis() {
     };
     let done: i64 =
         join_all((0..32).flat_map(|lock| [holder(lock, 0), holder(lock, 1)])).await.into_iter().sum();
-    let counted: i64 = (0..32).map(|lock| number(&format!("count-{lock}"))).sum();
+    let counted: i64 = (0..32).map(|lock| number(&format!("data-{lock}"))).sum();
     assert_eq!(counted, done, "updates are lost");
     assert!((100..1024).contains(&counted), "some were refused: {counted}");
 }
