@@ -75,11 +75,15 @@ pub(super) fn give(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("our own file");
 }
 
-/// Lets the server's user read a file of the test, and the folder that it is in.
+/// Lets the server's user read a file of the test, and the folder that it is in. Rights are added only: the folder may be the one
+/// of all temporary files.
 pub(super) fn show(file: &Path) {
     let folder = file.parent().expect("a file lies in a folder");
-    for (path, mode) in [(folder, 0o755), (file, 0o644)] {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("our own file");
+    for (path, added) in [(folder, 0o055), (file, 0o044)] {
+        let mode = fs::metadata(path).expect("our own file").permissions().mode();
+        if mode & added != added {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode | added)).expect("our own file");
+        }
     }
 }
 
