@@ -449,6 +449,7 @@ impl<C: Cell> Locks<C> {
             patience: V::PATIENCE,
             now,
             until,
+            is_guess: true,
         };
         is_likely.then_some(draft)
     }
@@ -486,6 +487,7 @@ impl<C: Cell> Locks<C> {
             patience: V::PATIENCE,
             now,
             until,
+            is_guess: false,
         })
     }
 
@@ -635,7 +637,8 @@ impl<C: Cell> Locks<C> {
         let hints = sent.settle();
         let WrittenCell { at, is_ours } = match answer? {
             WriteAnswer::Done(written) => written,
-            WriteAnswer::Locked(_) if draft.shown.is_some() => {
+            // L6: the holder may have been renewed since. Then its transactions are not stopped.
+            WriteAnswer::Locked(_) if draft.shown.is_some() && !draft.is_guess => {
                 self.shared.memory.forget(name);
                 self.stop_relying(over, name, &draft).await;
                 return Err(CellError::ReliedOn);
@@ -736,6 +739,8 @@ pub(crate) struct Draft<A> {
     now: Duration,
     /// The latest time of the store's clock for the write.
     until: Duration,
+    /// The verb ran on what was stored last, and not on a reading.
+    is_guess: bool,
 }
 
 impl<A> Draft<A> {

@@ -18,12 +18,15 @@ const TTL: Duration = Duration::from_secs(10);
 struct Room {
     store: CellStore,
     locks: Locks<CellStore>,
+    /// Another process.
+    others: Locks<CellStore>,
 }
 
 fn room() -> Room {
     let host = PausedHost::new(1);
     let store = CellStore::new(host.clone());
-    Room { locks: Locks::new(store.clone(), host, Rules::default()), store }
+    let locks = || Locks::new(store.clone(), host.clone(), Rules::default());
+    Room { locks: locks(), others: locks(), store }
 }
 
 fn claim(number: u8) -> Claim {
@@ -147,6 +150,26 @@ async fn no_transaction_begins_to_rely_on_an_owner_that_a_verb_would_end() {
         let newer = room.expose(&next).await;
         assert!(room.store.rely(9, &newer), "{stops}");
     }
+}
+
+/// L6: a process that has not seen the renewals takes the holder for expired, until it reads.
+#[tokio::test(start_paused = true)]
+async fn transactions_of_a_holder_that_was_renewed_elsewhere_are_not_stopped() {
+    let room = room();
+    let grant = room.grant(1).await;
+    let ownership = room.expose(&grant).await;
+    let waits = async || matches!(room.others.claim(&claim(2)).await.unwrap(), ClaimAnswer::Queued { .. });
+    // It keeps its place, and remembers what it has written.
+    assert!(waits().await);
+    pass(TTL / 3).await;
+    assert!(waits().await);
+    assert!(room.store.rely(7, &ownership));
+    pass(TTL / 3).await;
+    let renewed = room.locks.renew(std::slice::from_ref(&grant)).await.pop().unwrap().unwrap();
+    assert_eq!(renewed, Renewal::Renewed);
+    pass(TTL / 2).await;
+    assert!(waits().await);
+    assert!(room.store.rely(8, &ownership), "it holds");
 }
 
 /// A transaction that was refused, and stays open, has a row locked: the next owners take another one.

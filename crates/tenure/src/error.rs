@@ -264,9 +264,7 @@ pub enum ReleaseError {
     AlreadyLost(#[source] Lost),
     /// It is not known whether the store received the release. It is repeated in the background; the ttl ends the
     /// lease in any case. Only a transaction that relies on its [ownership](crate::ownership) keeps the lock until it has ended.
-    #[error(
-        "the store has not confirmed the release; the lock is free after its ttl at the latest"
-    )]
+    #[error("the store has not confirmed the release; the lock is free after its ttl at the latest")]
     Unknown(#[source] BackendError),
 }
 

@@ -435,7 +435,8 @@ async fn a_transaction_delays_no_renewal(server: &Server) {
     let other = server.locks().await;
     let waiter =
         tokio::spawn(async move { other.mutex("renewals").within(patience()).acquire().await.map(drop) });
-    for _ in 0..4 {
+    // Longer than the waiter believes what it has read.
+    for _ in 0..12 {
         tokio::time::sleep(ttl / 2).await;
         // As a client does that works.
         holder.db.owns(holder.ownership.sql().unwrap()).await.unwrap();

@@ -19,11 +19,11 @@ impl Program for Clerk {
         let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("a server");
         tokio::spawn(connection);
         // Many connect at the same time.
-        let table = "SELECT pg_advisory_lock(1); \
-                     CREATE TABLE IF NOT EXISTS stock (item int PRIMARY KEY, amount int NOT NULL); \
-                     INSERT INTO stock SELECT n, 0 FROM generate_series(0, 99) AS n ON CONFLICT DO NOTHING; \
-                     SELECT pg_advisory_unlock(1)";
+        client.batch_execute("SELECT pg_advisory_lock(1)").await.expect("a lock");
+        let table = "CREATE TABLE IF NOT EXISTS stock (item int PRIMARY KEY, amount int NOT NULL); \
+                     INSERT INTO stock SELECT n, 0 FROM generate_series(0, 99) AS n ON CONFLICT DO NOTHING";
         client.batch_execute(table).await.expect("a table");
+        client.batch_execute("SELECT pg_advisory_unlock(1)").await.expect("a lock");
         let change = "UPDATE stock SET amount = amount + 1 WHERE item = $1";
         let change = client.prepare(change).await.expect("a statement");
         Self { client, change, check: None }

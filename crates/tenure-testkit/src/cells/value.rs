@@ -94,6 +94,13 @@ impl Cells {
     /// Writes a cell if it has not changed and the time is within the limits. If the write is the last, no place may
     /// be left next to the cell.
     pub fn write(&mut self, name: &LockName, write: &CellWrite<'_>, now: Duration) -> WriteAnswer {
+        // As the servers do: before they look at the version.
+        let is_locked = |shown: ShownOwner<'_>| {
+            self.slots.get(&slot_row(name, shown.slot)).is_some_and(|slot| !slot.locked_by.is_empty())
+        };
+        if write.shown.is_some_and(is_locked) {
+            return WriteAnswer::Locked(None);
+        }
         let kept = self.cells.get(name);
         let (version, before) = write.on;
         let is_same = kept.is_some_and(|kept| version == kept.version && before == kept.state);
@@ -106,11 +113,7 @@ impl Cells {
             return WriteAnswer::Changed(Some(reading));
         }
         if let Some(ShownOwner { slot, text }) = write.shown {
-            let slot = self.slots.entry(slot_row(name, slot)).or_default();
-            if !slot.locked_by.is_empty() {
-                return WriteAnswer::Locked(None);
-            }
-            text.clone_into(&mut slot.text);
+            text.clone_into(&mut self.slots.entry(slot_row(name, slot)).or_default().text);
         }
         let (version, state, is_busy) = (version + 1, write.state.to_owned(), write.is_busy);
         self.cells.insert(name.clone(), Kept { version, state, is_busy });
