@@ -124,13 +124,21 @@ pub trait Cell: Clone + Send + Sync + 'static {
         Err(CellError::Refused(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message)))
     }
 
-    /// No transaction begins to rely on the owner with this text any more; those that do already have its row locked.
+    /// No transaction begins to rely any more on the owner with this text, which this write would end; those that do already have
+    /// its row locked.
     ///
     /// # Contract
-    /// 1. Does not wait. It fails if it is not possible now: then a transaction may still begin to.
-    /// 2. [`ownership`](Self::ownership) does not find the row from then on, except in a transaction that reads an older state.
+    /// 1. Does nothing unless the cell and the time are as the write requires.
+    /// 2. Does not wait. It fails if it is not possible now: then a transaction may still begin to.
+    /// 3. [`ownership`](Self::ownership) does not find the row from then on, except in a transaction that reads an older state.
     // L6: transactions of one lease that overlap would keep its row locked.
-    async fn stop_relying(&self, _over: &Self::Connection, _row: &str, _text: &str) -> Result<(), CellError> {
+    async fn stop_relying(
+        &self,
+        _over: &Self::Connection,
+        _name: &LockName,
+        _write: &CellWrite<'_>,
+        _text: &str,
+    ) -> Result<(), CellError> {
         Ok(())
     }
 
@@ -408,9 +416,10 @@ pub fn slot_row(name: &LockName, slot: u32) -> String {
     format!("{name}{END}{slot}")
 }
 
-/// The name of the row that has the text on which no transaction begins to rely any more. No transaction has it locked.
-pub fn stop_row(slot_row: &str) -> String {
-    format!("{slot_row}{END}")
+/// The name of the row next to it, which has the text on which no transaction begins to rely any more. No transaction has it
+/// locked.
+pub fn stop_row(name: &LockName, slot: u32) -> String {
+    format!("{name}{END}{slot}{END}")
 }
 
 /// How long a write waits for the client that has the cell locked.

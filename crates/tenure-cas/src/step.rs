@@ -67,7 +67,7 @@ use crate::{
     beside::{FRONT, LOW, MovingUp, OwnPlaces, Snapshot},
     cell::{
         Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, NewCell, NewPlace, Newcomer,
-        Patience, PlacesBeside, ReadRequest, ShownOwner, VerbError, WriteAnswer, WrittenCell, slot_row,
+        Patience, PlacesBeside, ReadRequest, ShownOwner, VerbError, WriteAnswer, WrittenCell,
     },
     encode::{EACH, LONG, encode, encode_newcomer, encode_place, is_long},
     memory::{CellMemory, KnownCell, LATE, TOLERANCE, moment},
@@ -449,7 +449,6 @@ impl<C: Cell> Locks<C> {
             patience: V::PATIENCE,
             now,
             until,
-            is_guess: true,
         };
         is_likely.then_some(draft)
     }
@@ -487,7 +486,6 @@ impl<C: Cell> Locks<C> {
             patience: V::PATIENCE,
             now,
             until,
-            is_guess: false,
         })
     }
 
@@ -630,17 +628,17 @@ impl<C: Cell> Locks<C> {
         let away = self.elsewhere(&hints);
         let sent = WriteInFlight::new(self, name, draft.version, hints);
         let sent_at = self.shared.host.now();
-        let answer = self.cell.write(over, name, &draft.write(&state, &away)).await;
+        let write = draft.write(&state, &away);
+        let answer = self.cell.write(over, name, &write).await;
         if let Err(CellError::Broken(error)) = answer {
             return Ok(Tried::Lost(error.of_unknown_outcome(), draft.change.answer));
         }
         let hints = sent.settle();
         let WrittenCell { at, is_ours } = match answer? {
             WriteAnswer::Done(written) => written,
-            // L6: the holder may have been renewed since. Then its transactions are not stopped.
-            WriteAnswer::Locked(_) if draft.shown.is_some() && !draft.is_guess => {
+            WriteAnswer::Locked(_) if draft.shown.is_some() => {
                 self.shared.memory.forget(name);
-                self.stop_relying(over, name, &draft).await;
+                self.stop_relying(over, name, &write, draft.former()).await;
                 return Err(CellError::ReliedOn);
             }
             WriteAnswer::Changed(found) | WriteAnswer::Locked(found) => {
@@ -656,15 +654,18 @@ impl<C: Cell> Locks<C> {
         Ok(Tried::Done(self.stored(name, draft, state, &hints)))
     }
 
-    /// The owner that the draft would end is no longer one on which a transaction begins to rely.
+    /// The owner that this write would end is no longer one on which a transaction begins to rely.
     // L6.
-    async fn stop_relying<A>(&self, over: &C::Connection, name: &LockName, draft: &Draft<A>) {
-        let Some(ShownChange { slot, former, .. }) = &draft.shown else { return };
-        if former.is_empty() {
-            return;
-        }
+    async fn stop_relying(
+        &self,
+        over: &C::Connection,
+        name: &LockName,
+        write: &CellWrite<'_>,
+        former: Option<&str>,
+    ) {
+        let Some(former) = former else { return };
         // OK to ignore because it stops only who begins: those who rely on it are found by the next try.
-        if let Err(failure) = self.cell.stop_relying(over, &slot_row(name, *slot), former).await {
+        if let Err(failure) = self.cell.stop_relying(over, name, write, former).await {
             tracing::debug!(?failure, "transactions may still begin to rely on an owner");
         }
     }
@@ -699,8 +700,8 @@ impl<C: Cell> Locks<C> {
 fn changed(before: Option<(u32, String)>, after: Option<(u32, String)>) -> Option<ShownChange> {
     match (before, after) {
         (before, after) if before == after => None,
-        (Some((slot, former)), _) => Some(ShownChange { slot, former, text: String::new() }),
-        (None, after) => after.map(|(slot, text)| ShownChange { slot, former: String::new(), text }),
+        (Some((slot, former)), _) => Some(ShownChange { slot, former: Some(former), text: String::new() }),
+        (None, after) => after.map(|(slot, text)| ShownChange { slot, former: None, text }),
     }
 }
 
@@ -708,8 +709,8 @@ fn changed(before: Option<(u32, String)>, after: Option<(u32, String)>) -> Optio
 #[derive(Debug)]
 pub(crate) struct ShownChange {
     slot: u32,
-    /// Empty: there was no owner.
-    former: String,
+    /// The owner that it has, and will not have any more.
+    former: Option<String>,
     text: String,
 }
 
@@ -739,8 +740,6 @@ pub(crate) struct Draft<A> {
     now: Duration,
     /// The latest time of the store's clock for the write.
     until: Duration,
-    /// The verb ran on what was stored last, and not on a reading.
-    is_guess: bool,
 }
 
 impl<A> Draft<A> {
@@ -762,6 +761,11 @@ impl<A> Draft<A> {
             is_last: !self.is_long && self.was_long(),
             shown: self.shown.as_ref().map(|shown| ShownOwner { slot: shown.slot, text: &shown.text }),
         }
+    }
+
+    /// The owner that it ends, as transactions look for it.
+    fn former(&self) -> Option<&str> {
+        self.shown.as_ref()?.former.as_deref()
     }
 
     /// The text of the cell already has the mark for places next to it.

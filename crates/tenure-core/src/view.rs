@@ -21,8 +21,8 @@ pub struct LockView {
     /// some stores omit it in lists of locks (etcd, ZooKeeper).
     pub memo: Option<MemoView>,
     /// The last lease has expired, and the lock may be kept by a transaction that [relies](crate::Ownership) on its owner: the
-    /// sessions that may have it, for people. Only PostgreSQL, MySQL and MariaDB return it, and only to a query for one lock; `None`
-    /// also if the server names no session to this user.
+    /// sessions that may have it, for people. Only PostgreSQL, MySQL and MariaDB return it, and only to a query for one lock. Where
+    /// the server names no session to this user, it is `None`.
     pub kept_by: Option<String>,
 }
 

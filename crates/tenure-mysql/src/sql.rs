@@ -8,7 +8,9 @@
 
 use std::time::Duration;
 
-use tenure_cas::{BESIDE, CellWrite, END, NewPlace, Newcomer, OPENS, OPENS_AFTER, Patience, stop_row};
+use tenure_cas::{
+    BESIDE, CellWrite, END, NewPlace, Newcomer, OPENS, OPENS_AFTER, Patience, slot_row, stop_row,
+};
 use tenure_core::{LockName, OwnerId};
 
 /// The server's clock when the statement began, in µs since the Unix epoch. In UTC: in a time zone with summer time one
@@ -194,8 +196,8 @@ impl Sql {
 
     /// Makes that row, without an owner, and the one that stops transactions, if they do not exist: a transaction that looks for
     /// a row that does not exist may lock the gap, with the rows of other locks in it.
-    pub(crate) fn make_slot(&self, row: &str) -> String {
-        let (table, stop, row) = (&self.table, hex(stop_row(row)), hex(row));
+    pub(crate) fn make_slot(&self, name: &LockName, slot: u32) -> String {
+        let (table, row, stop) = (&self.table, hex(slot_row(name, slot)), hex(stop_row(name, slot)));
         format!(
             "{NOT_WAITING}INSERT INTO {table} (name, version, busy, used, state) SELECT made.name, 1, 0, {CLOCK}, X'' \
              FROM (SELECT {row} AS name UNION ALL SELECT {stop}) AS made WHERE {COUNTS} \
@@ -203,12 +205,21 @@ impl Sql {
         )
     }
 
-    /// Stops transactions that begin to rely on this text in this row.
-    pub(crate) fn stop_relying(&self, row: &str, text: &str) -> String {
-        let (table, stop, text) = (&self.table, hex(stop_row(row)), hex(text));
+    /// Stops transactions that begin to rely on this text, if the row of the lock is unchanged and the server's time is between
+    /// two points.
+    pub(crate) fn stop_relying(
+        &self,
+        lock: &LockName,
+        write: &CellWrite<'_>,
+        (slot, text): (u32, &str),
+    ) -> String {
+        let (version, before) = write.on;
+        let (table, name, before) = (&self.table, hex(lock.as_str()), hex(before));
+        let (stop, text, in_time) = (hex(stop_row(lock, slot)), hex(text), is_within(write.within));
         format!(
             "{NOT_WAITING}INSERT INTO {table} (name, version, busy, used, state) SELECT {stop}, 1, 0, {CLOCK}, {text} \
-             FROM (SELECT 1 AS one) AS one WHERE {COUNTS} ON DUPLICATE KEY UPDATE used = IF(state = {text}, used, {CLOCK}), state = {text}"
+             FROM (SELECT 1 AS one FROM {table} WHERE name = {name} AND version = {version} AND state = {before} \
+             AND {in_time}) AS one WHERE {COUNTS} ON DUPLICATE KEY UPDATE used = IF(state = {text}, used, {CLOCK}), state = {text}"
         )
     }
 

@@ -155,7 +155,7 @@ impl Cell for RowStore {
                     looked => drop(looked?),
                 }
                 if !shown.text.is_empty() {
-                    session.ask(self.shared.sql.make_slot(&row)).await?;
+                    session.ask(self.shared.sql.make_slot(name, shown.slot)).await?;
                 }
                 session.write(self.shared.sql.write_shown(name, write, (&row, shown.text))).await?
             }
@@ -223,8 +223,16 @@ impl Cell for RowStore {
         Ok(Ownership::Sql(SqlOwnership::new(sql::relies(&table, "?", "?"), (row, proof), literal)))
     }
 
-    async fn stop_relying(&self, session: &Arc<Session>, row: &str, text: &str) -> Result<(), CellError> {
-        session.ask(self.shared.sql.stop_relying(row, text)).await.map(drop)
+    async fn stop_relying(
+        &self,
+        session: &Arc<Session>,
+        name: &LockName,
+        write: &CellWrite<'_>,
+        text: &str,
+    ) -> Result<(), CellError> {
+        let Some(shown) = write.shown else { return Ok(()) };
+        let stop = self.shared.sql.stop_relying(name, write, (shown.slot, text));
+        session.ask(stop).await.map(drop)
     }
 
     async fn relying(&self, session: &Arc<Session>) -> String {

@@ -54,7 +54,8 @@ pub(crate) struct Sql {
     /// Makes the table, and stores in the same step from when locks may be made in it. A written row stays on its page,
     /// because no index has a column that changes, and the page has room for it.
     pub(crate) create: String,
-    /// Stops transactions that begin to rely on an owner. In: the name of the row that stops them, and the text of the owner.
+    /// Stops transactions that begin to rely on an owner, if the row of its lock is unchanged and the server's time is between two
+    /// points. In: name, version, state, from, until, the name of the row that stops them, and the text of the owner.
     pub(crate) stop_relying: String,
     /// The table with its schema, as `to_regclass` expects it.
     pub(crate) table: String,
@@ -268,8 +269,9 @@ impl Sql {
             ),
             opens: format!("SELECT version - {NOW} FROM {table} WHERE name = '{OPENS}' AND version > {NOW}"),
             stop_relying: format!(
-                "INSERT INTO {table} AS t (name, version, busy, used, state) VALUES ($1, 1, false, clock_timestamp(), $2) \
-                 ON CONFLICT (name) DO UPDATE SET version = t.version + 1, used = clock_timestamp(), state = excluded.state \
+                "INSERT INTO {table} AS t (name, version, busy, used, state) SELECT $6, 1, false, clock_timestamp(), $7 \
+                 FROM {table} AS l WHERE l.name = $1 AND l.version = $2 AND l.state = $3 \
+                 AND clock_timestamp() BETWEEN $4 AND $5 ON CONFLICT (name) DO UPDATE SET version = t.version + 1, used = clock_timestamp(), state = excluded.state \
                  WHERE t.state <> excluded.state"
             ),
             table: table.to_owned(),

@@ -208,8 +208,25 @@ impl Cell for RowStore {
         Ok(Ownership::Sql(SqlOwnership::new(statement, (row, proof), literal)))
     }
 
-    async fn stop_relying(&self, session: &Arc<Session>, row: &str, text: &str) -> Result<(), CellError> {
-        let arguments: [Argument<'_>; 2] = [(&stop_row(row), Type::TEXT), (&text, Type::TEXT)];
+    async fn stop_relying(
+        &self,
+        session: &Arc<Session>,
+        name: &LockName,
+        write: &CellWrite<'_>,
+        text: &str,
+    ) -> Result<(), CellError> {
+        let Some(shown) = write.shown else { return Ok(()) };
+        let (key, row) = (name.as_str(), stop_row(name, shown.slot));
+        let ((version, before), (from, until)) = (write.on, window(write.within));
+        let arguments: [Argument<'_>; 7] = [
+            (&key, Type::TEXT),
+            (&version, Type::INT8),
+            (&before, Type::TEXT),
+            (&from, Type::TIMESTAMPTZ),
+            (&until, Type::TIMESTAMPTZ),
+            (&row, Type::TEXT),
+            (&text, Type::TEXT),
+        ];
         session.ask(&session.sql().stop_relying, &arguments).await.map(drop)
     }
 

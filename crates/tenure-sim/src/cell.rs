@@ -241,8 +241,15 @@ impl Cell for RemoteCells {
         Ok(Ownership::Sql(SqlOwnership::new("rely", (row, proof), "rely")))
     }
 
-    async fn stop_relying(&self, over: &u64, row: &str, text: &str) -> Result<(), CellError> {
-        self.ask(*over, Ask::StopRelying { row: row.to_owned(), text: text.to_owned() }).await.map(drop)
+    async fn stop_relying(
+        &self,
+        over: &u64,
+        name: &LockName,
+        write: &CellWrite<'_>,
+        text: &str,
+    ) -> Result<(), CellError> {
+        let stop = Ask::StopRelying(name.clone(), WriteAsk::of(write), text.to_owned());
+        self.ask(*over, stop).await.map(drop)
     }
 
     async fn list(&self, _over: &u64, _prefix: &str) -> Result<Vec<Listed>, CellError> {

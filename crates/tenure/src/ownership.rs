@@ -60,11 +60,13 @@
 //!
 //! # Bounds
 //! While a transaction relies on it, no client acquires the lock, even after the ttl: waiters keep their places, and
-//! `try_acquire` finds it busy. The statement finds no row from the moment at which another client has asked for the expired lock,
-//! or a release by its holder or by force was asked for. So transactions of several tasks that overlap without a gap keep no
-//! client waiting for longer than one of them lasts; on MySQL and MariaDB not in `SERIALIZABLE`. A client that dies without closing its connection leaves its transaction open. On PostgreSQL
-//! the statement limits how long its transaction may stand still, to the ttl, for this transaction only. On MariaDB your
-//! program sets `idle_transaction_timeout` in its sessions, on MySQL `wait_timeout`.
+//! `try_acquire` finds it busy. The statement finds no row from the moment at which another client has asked for the expired
+//! lock, or a release by its holder or by force was asked for. So transactions of several tasks that overlap without a gap keep
+//! no client waiting for longer than one of them lasts; on MySQL and MariaDB not in `SERIALIZABLE`.
+//!
+//! A client that dies without closing its connection leaves its transaction open. On PostgreSQL the statement limits how long
+//! its transaction may stand still, to the ttl, for this transaction only. On MariaDB your program sets
+//! `idle_transaction_timeout` in its sessions, on MySQL `wait_timeout`.
 //!
 //! # What is not promised
 //! * What is written outside this database: use the [token](crate::Lease::token).

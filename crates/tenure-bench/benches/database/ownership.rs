@@ -20,17 +20,37 @@ pub(crate) trait Program: Sized {
     /// On a connection of its own.
     async fn connect(url: &str) -> Self;
 
-    /// A statement that does nothing.
-    async fn round_trip(&mut self);
+    /// Runs it without an answer. True if it was done.
+    async fn run(&mut self, sql: &str) -> bool;
 
-    /// A transaction that changes this row of its data in some statements, and rests before COMMIT. True if it was committed.
+    /// The check. True if it found the owner.
+    async fn owns(&mut self, sql: &SqlOwnership) -> bool;
+
+    /// Changes this row of its data.
+    async fn change(&mut self, row: u32);
+
+    /// A transaction that changes this row in some statements, and rests before COMMIT. True if it was committed.
     async fn transaction(
         &mut self,
         owns: Option<&SqlOwnership>,
-        row: usize,
-        statements: usize,
+        (row, statements): (u32, usize),
         rest: Duration,
-    ) -> bool;
+    ) -> bool {
+        assert!(self.run("BEGIN").await, "a transaction");
+        if let Some(sql) = owns
+            && !self.owns(sql).await
+        {
+            assert!(self.run("ROLLBACK").await, "an answer");
+            return false;
+        }
+        for _ in 0..statements {
+            self.change(row).await;
+        }
+        if !rest.is_zero() {
+            tokio::time::sleep(rest).await;
+        }
+        self.run("COMMIT").await
+    }
 }
 
 /// Milliseconds of one call, on average over a window.
@@ -58,11 +78,11 @@ pub(crate) fn measure<P: Program>(server: &impl Database) {
     let of = |which: usize| (LENGTHS[which / 2], (which % 2 == 1).then_some(sql));
     let trips = LENGTHS.len() * 2;
     let rounds = Rounds::measure(ROUNDS, trips + 1, |which| match which == trips {
-        true => millis(&runtime, async || program.round_trip().await),
+        true => millis(&runtime, async || assert!(program.run("SELECT 1").await, "an answer")),
         false => {
             let (statements, owns) = of(which);
             millis(&runtime, async || {
-                assert!(program.transaction(owns, 0, statements, Duration::ZERO).await, "it is held");
+                assert!(program.transaction(owns, (0, statements), Duration::ZERO).await, "it is held");
             })
         }
     });
@@ -110,7 +130,7 @@ pub(crate) fn first_tries<P: Program>(server: &impl Database) {
     let lengths = [TTL / 30, TTL / 3, TTL * 2 / 3];
     let waiters = [0, 1, 8];
     let kinds = lengths.iter().flat_map(|rest| waiters.iter().map(|number| (*rest, *number)));
-    let trials = kinds.enumerate().map(|(row, (rest, number))| holder::<P>(&url, row, rest, number));
+    let trials = kinds.zip(0..).map(|((rest, number), row)| holder::<P>(&url, row, rest, number));
     let seen = runtime.block_on(join_all(trials));
     println!("\nTransactions of a holder that is renewed, ttl {} s.\n", TTL.as_secs());
     println!("| length of a transaction | no waiter | 1 waiter | 8 waiters |");
@@ -123,7 +143,7 @@ pub(crate) fn first_tries<P: Program>(server: &impl Database) {
 }
 
 /// How many of its transactions are committed, and how many it begins.
-async fn holder<P: Program>(url: &str, row: usize, rest: Duration, waiters: usize) -> (u32, u32) {
+async fn holder<P: Program>(url: &str, row: u32, rest: Duration, waiters: usize) -> (u32, u32) {
     let locks = tenure::connect(url).await.expect("a URL");
     let guard = locks.mutex(format!("first/{row}")).ttl(TTL).acquire().await.expect("free");
     let ownership = guard.ownership().await.expect("held");
@@ -137,7 +157,7 @@ async fn holder<P: Program>(url: &str, row: usize, rest: Duration, waiters: usiz
     let (began, mut committed, mut begun) = (Instant::now(), 0, 0);
     while began.elapsed() < TRIAL && guard.check().is_ok() {
         begun += 1;
-        committed += u32::from(program.transaction(ownership.sql(), row, 3, rest).await);
+        committed += u32::from(program.transaction(ownership.sql(), (row, 3), rest).await);
     }
     guard.check().expect("a holder that writes loses no lease");
     guard.release().await.expect("held");

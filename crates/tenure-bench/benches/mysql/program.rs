@@ -1,7 +1,5 @@
 //! A program that has data in the database of the locks.
 
-use std::time::Duration;
-
 use mysql_async::{Conn, prelude::Queryable};
 use tenure::ownership::SqlOwnership;
 
@@ -23,32 +21,17 @@ impl Program for Clerk {
         Self(conn)
     }
 
-    async fn round_trip(&mut self) {
-        self.0.query_drop("SELECT 1").await.expect("an answer");
+    async fn run(&mut self, sql: &str) -> bool {
+        self.0.query_drop(sql).await.is_ok()
     }
 
-    async fn transaction(
-        &mut self,
-        owns: Option<&SqlOwnership>,
-        row: usize,
-        statements: usize,
-        rest: Duration,
-    ) -> bool {
-        self.0.query_drop("BEGIN").await.expect("a transaction");
-        if let Some(sql) = owns {
-            let found = self.0.exec_first::<i64, _, _>(sql.statement(), (sql.row(), sql.proof())).await;
-            if !matches!(found, Ok(Some(_))) {
-                self.0.query_drop("ROLLBACK").await.expect("an answer");
-                return false;
-            }
-        }
-        for _ in 0..statements {
-            let change = "UPDATE stock SET amount = amount + 1 WHERE item = ?";
-            self.0.exec_drop(change, (row,)).await.expect("a row");
-        }
-        if !rest.is_zero() {
-            tokio::time::sleep(rest).await;
-        }
-        self.0.query_drop("COMMIT").await.is_ok()
+    async fn owns(&mut self, sql: &SqlOwnership) -> bool {
+        let found = self.0.exec_first::<i64, _, _>(sql.statement(), (sql.row(), sql.proof())).await;
+        matches!(found, Ok(Some(_)))
+    }
+
+    async fn change(&mut self, row: u32) {
+        let change = "UPDATE stock SET amount = amount + 1 WHERE item = ?";
+        self.0.exec_drop(change, (row,)).await.expect("a row");
     }
 }

@@ -1,7 +1,5 @@
 //! A program that has data in the database of the locks.
 
-use std::time::Duration;
-
 use tenure::ownership::SqlOwnership;
 use tokio_postgres::{Client, NoTls, Statement};
 
@@ -29,37 +27,20 @@ impl Program for Clerk {
         Self { client, change, check: None }
     }
 
-    async fn round_trip(&mut self) {
-        self.client.simple_query("SELECT 1").await.expect("an answer");
+    async fn run(&mut self, sql: &str) -> bool {
+        self.client.batch_execute(sql).await.is_ok()
     }
 
-    async fn transaction(
-        &mut self,
-        owns: Option<&SqlOwnership>,
-        row: usize,
-        statements: usize,
-        rest: Duration,
-    ) -> bool {
-        if let (None, Some(sql)) = (&self.check, owns) {
-            self.check = Some(self.client.prepare(sql.statement()).await.expect("a statement"));
-        }
-        self.client.batch_execute("BEGIN").await.expect("a transaction");
-        if let (Some(check), Some(sql)) = (&self.check, owns) {
-            match self.client.query_opt(check, &[&sql.row(), &sql.proof()]).await {
-                Ok(Some(_)) => {}
-                _ => {
-                    self.client.batch_execute("ROLLBACK").await.expect("an answer");
-                    return false;
-                }
-            }
-        }
+    async fn owns(&mut self, sql: &SqlOwnership) -> bool {
+        let check = match &self.check {
+            Some(check) => check,
+            None => self.check.insert(self.client.prepare(sql.statement()).await.expect("a statement")),
+        };
+        matches!(self.client.query_opt(check, &[&sql.row(), &sql.proof()]).await, Ok(Some(_)))
+    }
+
+    async fn change(&mut self, row: u32) {
         let item = i32::try_from(row).expect("a few rows");
-        for _ in 0..statements {
-            self.client.execute(&self.change, &[&item]).await.expect("a row");
-        }
-        if !rest.is_zero() {
-            tokio::time::sleep(rest).await;
-        }
-        self.client.batch_execute("COMMIT").await.is_ok()
+        self.client.execute(&self.change, &[&item]).await.expect("a row");
     }
 }

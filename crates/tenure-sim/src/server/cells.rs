@@ -35,10 +35,8 @@ pub(crate) enum Ask {
         state: String,
         within: (Duration, Duration),
     },
-    StopRelying {
-        row: String,
-        text: String,
-    },
+    /// The owner with this text, which the write would end.
+    StopRelying(LockName, WriteAsk, String),
     Remove {
         name: LockName,
         owner: OwnerId,
@@ -217,8 +215,8 @@ impl Node {
             Ask::Keep { key, state, within } => {
                 Told::Done(self.data.cells.keep((key, state), *within, clock))
             }
-            Ask::StopRelying { row, text } => {
-                self.data.cells.stop_relying(row, text);
+            Ask::StopRelying(name, write, text) => {
+                self.data.cells.stop_relying(name, &write.write(), text, clock);
                 Told::Done(true)
             }
             Ask::Remove { name, owner, key, may_have_another } => {

@@ -269,8 +269,15 @@ impl Cell for CellStore {
         Ok(Ownership::Sql(SqlOwnership::new("rely", (row, proof), "rely")))
     }
 
-    async fn stop_relying(&self, _over: &(), row: &str, text: &str) -> Result<(), CellError> {
-        self.world().cells.stop_relying(row, text);
+    async fn stop_relying(
+        &self,
+        _over: &(),
+        name: &LockName,
+        write: &CellWrite<'_>,
+        text: &str,
+    ) -> Result<(), CellError> {
+        let now = self.now();
+        self.world().cells.stop_relying(name, write, text, now);
         Ok(())
     }
 

@@ -101,21 +101,17 @@ impl Cells {
         if write.shown.is_some_and(is_locked) {
             return WriteAnswer::Locked(None);
         }
-        let kept = self.cells.get(name);
-        let (version, before) = write.on;
-        let is_same = kept.is_some_and(|kept| version == kept.version && before == kept.state);
-        let is_time = (write.within.0..=write.within.1).contains(&now);
         let is_left = |key: &String| !write.gone.contains(key);
         let is_passed =
             write.is_last && self.places.get(name).is_some_and(|places| places.keys().any(is_left));
-        if !is_same || !is_time || is_passed {
+        if !self.is_as_required(name, write, now) || is_passed {
             let reading = CellReading { overflow: None, ..self.read(name, &ReadRequest::default(), now) };
             return WriteAnswer::Changed(Some(reading));
         }
         if let Some(ShownOwner { slot, text }) = write.shown {
             text.clone_into(&mut self.slots.entry(slot_row(name, slot)).or_default().text);
         }
-        let (version, state, is_busy) = (version + 1, write.state.to_owned(), write.is_busy);
+        let (version, state, is_busy) = (write.on.0 + 1, write.state.to_owned(), write.is_busy);
         self.cells.insert(name.clone(), Kept { version, state, is_busy });
         for key in write.gone {
             self.places.get_mut(name).and_then(|places| places.remove(key));
@@ -130,9 +126,17 @@ impl Cells {
         slot.text == proof && !self.stopped.contains(&(row.to_owned(), proof.to_owned()))
     }
 
-    /// No transaction begins to rely on this owner any more.
-    pub fn stop_relying(&mut self, row: &str, proof: &str) {
-        self.stopped.insert((row.to_owned(), proof.to_owned()));
+    /// No transaction begins to rely any more on this owner, which the write would end.
+    pub fn stop_relying(&mut self, name: &LockName, write: &CellWrite<'_>, proof: &str, now: Duration) {
+        if let Some(shown) = write.shown.filter(|_| self.is_as_required(name, write, now)) {
+            self.stopped.insert((slot_row(name, shown.slot), proof.to_owned()));
+        }
+    }
+
+    /// The cell has not changed, and the time is within the limits.
+    fn is_as_required(&self, name: &LockName, write: &CellWrite<'_>, now: Duration) -> bool {
+        let is_same = |kept: &Kept| write.on == (kept.version, &*kept.state);
+        self.cells.get(name).is_some_and(is_same) && is_within(write.within, now)
     }
 
     /// A transaction ends.
