@@ -279,7 +279,8 @@ mod tests {
             r#""label":{"host":"web-3","pid":4711,"user":"eve","command":"import.sh"},"#,
             r#""since":"2023-11-14T22:13:20.123Z","expires_in_ms":6230},"#,
             r#"{"owner":"x","mode":"exclusive","token":null,"label":null,"since":null,"expires_in_ms":null}],"#,
-            r#""queue":[{"owner":"def","mode":"shared","label":null,"waiting_ms":12}],"fence":9,"memo":null}"#
+            r#""queue":[{"owner":"def","mode":"shared","label":null,"waiting_ms":12}],"fence":9,"memo":null,"#,
+            r#""kept_by":null}"#
         );
         assert_eq!(serde_json::to_string(&view).unwrap(), expected);
     }
