@@ -148,20 +148,26 @@ impl Child {
     /// If `tenure` adopts orphans, the command stays a zombie until all of them have ended. Until then no other process
     /// can get its pid, which is the id of its group, and be signalled by mistake.
     fn look_at_command(&mut self) -> ChildChange {
-        let command = self.family.command;
         self.terminal.iter_mut().for_each(Terminal::poll);
-        let ask = |about| {
-            waitid(WaitId::Pid(raw(command).expect("BUG: a pid is positive")), about | WaitIdOptions::NOHANG)
-        };
-        let stopped = ask(WaitIdOptions::STOPPED).ok().flatten().and_then(|status| status.stopping_signal());
+        let stopped = self.state(WaitIdOptions::STOPPED).ok().flatten();
+        let stopped = stopped.and_then(|status| status.stopping_signal());
+        self.note_its_end();
+        stopped.filter(|why| self.is_job_control(*why)).map_or(ChildChange::None, ChildChange::Suspended)
+    }
+
+    fn note_its_end(&mut self) {
         let keeps = if self.family.scope.adopts { WaitIdOptions::NOWAIT } else { WaitIdOptions::empty() };
-        match ask(WaitIdOptions::EXITED | keeps) {
+        match self.state(WaitIdOptions::EXITED | keeps) {
             Ok(Some(status)) => self.code = self.ended(&status),
             Ok(None) => {}
             // Another process has reaped it, so it has ended.
             Err(_) => self.code = Some(exit::INTERNAL),
         }
-        stopped.filter(|why| self.is_job_control(*why)).map_or(ChildChange::None, ChildChange::Suspended)
+    }
+
+    fn state(&self, about: WaitIdOptions) -> rustix::io::Result<Option<WaitIdStatus>> {
+        let command = raw(self.family.command).expect("BUG: a pid is positive");
+        waitid(WaitId::Pid(command), about | WaitIdOptions::NOHANG)
     }
 
     /// Starts a health check, a line for `sh`. It is not part of the family.
@@ -210,6 +216,10 @@ impl Child {
 
     /// Passes a signal on.
     pub(crate) fn signal(&mut self, signal: i32) {
+        // A command that has ended by now passes nothing on to what it left, which may be in other groups.
+        if self.code.is_none() {
+            self.note_its_end();
+        }
         self.stopping |= signal == Signal::SIGTSTP as i32;
         if signal == Signal::SIGCONT as i32 {
             self.stopping = false;
