@@ -61,7 +61,7 @@ use std::{
 };
 
 use tenure_core::{Audience, BackendError, Claim, Hint, Host, LockName, Moment, OwnerId};
-use tenure_ledger::{Change, Ledger, LedgerError, Place, Rules, Unseen};
+use tenure_ledger::{Change, Ledger, LedgerError, Place, Reliance, Rules, Unseen};
 
 use crate::{
     beside::{FRONT, LOW, MovingUp, OwnPlaces, Snapshot},
@@ -71,7 +71,7 @@ use crate::{
     },
     encode::{EACH, LONG, encode, encode_newcomer, encode_place, is_long},
     memory::{CellMemory, KnownCell, LATE, TOLERANCE, moment},
-    tries::{NextStep, ReadingStep, Tried, Tries, VerbFailure},
+    tries::{NextStep, ReadingStep, Tried, Tries, VerbFailure, reliance},
     turns::{KeyedGuard, KeyedMutex},
 };
 
@@ -262,7 +262,8 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
                     Ok(over) => cell.relying(&over).await,
                     Err(_) => String::new(),
                 };
-                cell.error(VerbError::ReliedOn(by))
+                // It may have ended the lease.
+                cell.error(VerbError::ReliedOn(by)).of_unknown_outcome()
             }
             VerbFailure::Unsettled => cell.error(VerbError::Unsettled),
             VerbFailure::Store(error) => error,
@@ -332,7 +333,11 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         // there is no cell any more, none can come.
         let is_written = draft.change.changed || verb.is_confirmed(&draft.change.answer, may_move);
         if is_there && (is_written || is_unacknowledged) {
-            return locks.write(over, name, draft).await;
+            let is_kept = reliance(self.tries.relied_on()) == Reliance::Lasting
+                && draft.ledger.shows_an_expired_owner(moment(draft.now));
+            let end = locks.write(over, name, draft).await?;
+            // The lease has ended, and the lock is not free.
+            return if is_kept && matches!(end, Tried::Done(_)) { Err(CellError::ReliedOn) } else { Ok(end) };
         }
         Ok(Tried::Done(draft.change.answer))
     }
@@ -426,7 +431,7 @@ impl<C: Cell> Locks<C> {
         let is_fresh = seen.is_fresh(self.shared.host.now());
         let mut ledger = seen.ledger;
         ledger.leave_out(Unseen::default());
-        ledger.rely(false);
+        ledger.rely(Reliance::Unknown);
         let shown = ledger.shown();
         // A claim must see the places next to the cell, and so must a verb that moves them up.
         if seen.is_long && (verb.claim().is_some() || ledger.waiting() <= LOW) {
@@ -464,7 +469,7 @@ impl<C: Cell> Locks<C> {
         let Snapshot { version, state: before, mut ledger, is_long: was_long, wakes, now, .. } = snapshot;
         let tolerance = self.shared.memory.tolerance();
         let shown = ledger.shown();
-        ledger.rely(relied_on > 0);
+        ledger.rely(reliance(relied_on));
         let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, now, tolerance, relied_on));
         let mut change = change.map_err(|error| self.cell.error(VerbError::Ledger(error)))?;
         let is_more = up.as_ref().map_or(was_long, |up| up.is_more);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tenure_core::{BackendError, Moment};
+use tenure_ledger::Reliance;
 
 use crate::cell::{CellError, CellReading};
 
@@ -136,7 +137,7 @@ impl<A> Tries<A> {
         (times > 0).then(|| STEP_BACK * (1 << times.min(ASIDE)))
     }
 
-    /// How often a transaction had the row of the owner locked. An expired lease then stays, so that a claim waits.
+    /// How often a transaction had the row of the owner locked.
     pub(crate) fn relied_on(&self) -> u32 {
         self.relied_on
     }
@@ -248,8 +249,8 @@ impl<A> Tries<A> {
                 self.again(true)
             }
             CellError::Locked => NextStep::Fail(VerbFailure::Locked),
-            // No transaction begins to rely on it any more, and most are short.
-            CellError::ReliedOn if self.relied_on < ASIDE => {
+            // No transaction begins to rely on it any more, and most are short. The last try ends the lease only.
+            CellError::ReliedOn if self.relied_on <= ASIDE => {
                 self.relied_on += 1;
                 self.has_lost_a_race();
                 self.again(true)
@@ -273,6 +274,15 @@ impl<A> Tries<A> {
     /// The error for the caller: of unknown outcome if an earlier try has done something, or may have.
     pub(crate) fn unsure(&self, error: BackendError) -> BackendError {
         if self.kept.is_empty() { error } else { error.of_unknown_outcome() }
+    }
+}
+
+/// What a ledger is told after the row of its owner was found locked this often.
+pub(crate) fn reliance(times: u32) -> Reliance {
+    match times {
+        0 => Reliance::Unknown,
+        1..=ASIDE => Reliance::Open,
+        _ => Reliance::Lasting,
     }
 }
 
@@ -381,10 +391,13 @@ mod tests {
     #[test]
     fn a_transaction_that_relies_on_the_owner_is_looked_for_again_before_a_verb_fails() {
         let mut tries = Tries::new(true);
-        for times in 0..ASIDE {
+        assert_eq!(reliance(tries.relied_on()), Reliance::Unknown);
+        for times in 0..=ASIDE {
             assert_eq!(tries.relied_on(), times);
             assert!(is_again(&end(&mut tries, Err(CellError::ReliedOn)), true));
             assert!(tries.delay().is_some());
+            let last = if times == ASIDE { Reliance::Lasting } else { Reliance::Open };
+            assert_eq!(reliance(tries.relied_on()), last);
         }
         let last = end(&mut tries, Err(CellError::ReliedOn));
         assert!(matches!(last, NextStep::Fail(VerbFailure::ReliedOn)), "{last:?}");

@@ -49,7 +49,7 @@ impl TableWords {
                 let by = if by.is_empty() { by } else { format!(", perhaps of {by}") };
                 let message = format!(
                     "a transaction that relies on the owner of this lock is still open{by}: commit it, roll it back, or end its \
-                     session"
+                     session; the lock is free then"
                 );
                 (Unavailable, NotApplied, message)
             }

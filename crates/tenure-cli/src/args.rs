@@ -1,15 +1,19 @@
 //! The command line: names, flags and their meaning are a contract.
 
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, num::NonZeroU32, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::RangedU64ValueParser, value_parser};
 use jiff::tz::TimeZone;
 use tenure::{
     LockName, OwnerId,
     backend::{Memo, Timing},
+    view::Mode,
 };
 
-use crate::calendar::{Period, zone};
+use crate::{
+    calendar::{Period, zone},
+    exit::Stop,
+};
 
 /// What follows the help of a verb: its examples, and its exit codes.
 macro_rules! after_help {
@@ -224,6 +228,33 @@ pub(crate) enum FreeAtDeath {
     No,
 }
 
+/// How one lock is held.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ModeArgs {
+    /// Share the lock with others that share it: many readers, one writer
+    #[arg(short = 's', long, conflicts_with = "slots", help_heading = "Locks")]
+    shared: bool,
+    /// Let holders run at the same time while they take no more than N slots (semaphore)
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..), help_heading = "Locks")]
+    slots: Option<u32>,
+    /// How many of the slots this one takes [default: 1]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..), requires = "slots", help_heading = "Locks")]
+    take: Option<u32>,
+}
+
+impl ModeArgs {
+    /// # Errors
+    /// It takes more slots than there are.
+    pub(crate) fn mode(&self) -> Result<Mode, Stop> {
+        let Some(slots) = self.slots.and_then(NonZeroU32::new) else {
+            return Ok(if self.shared { Mode::READ } else { Mode::Exclusive });
+        };
+        let take = self.take.and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
+        let refused = || Stop::usage(format!("--take {take}: there are {slots} slots (--slots)"));
+        Mode::several(slots, take).ok_or_else(refused)
+    }
+}
+
 #[derive(Args, Debug)]
 #[command(
     after_help = RUN_EXAMPLES,
@@ -236,12 +267,8 @@ pub(crate) struct Run {
     /// Wait for at most this long [default: indefinitely]
     #[arg(short = 'w', long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Waiting")]
     pub(crate) wait: Option<Duration>,
-    /// Share the lock with others that share it: many readers, one writer
-    #[arg(short = 's', long, conflicts_with = "slots", help_heading = "Locks")]
-    pub(crate) shared: bool,
-    /// Let up to N holders run at the same time (semaphore)
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..), help_heading = "Locks")]
-    pub(crate) slots: Option<u32>,
+    #[command(flatten)]
+    pub(crate) mode: ModeArgs,
     /// Hold this lock as well, all or none; may be repeated
     #[arg(long, value_name = "NAME", value_parser = name_of_several, conflicts_with_all = ["shared", "slots"], help_heading = "Locks")]
     pub(crate) also: Vec<LockName>,
@@ -310,12 +337,8 @@ pub(crate) struct Hold {
     /// Wait for at most this long [default: indefinitely]
     #[arg(short = 'w', long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Waiting")]
     pub(crate) wait: Option<Duration>,
-    /// Share the lock with others that share it: many readers, one writer
-    #[arg(short = 's', long, conflicts_with = "slots", help_heading = "Locks")]
-    pub(crate) shared: bool,
-    /// Let up to N holders run at the same time (semaphore)
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..), help_heading = "Locks")]
-    pub(crate) slots: Option<u32>,
+    #[command(flatten)]
+    pub(crate) mode: ModeArgs,
     /// Length of the lease: after a crash of this host the lock is free this much later [default: 10s, or the
     /// store's maximum]
     #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true, help_heading = "Lease")]
@@ -480,6 +503,8 @@ pub(crate) struct LockArgs {
     /// Name of the lock: up to 512 bytes of text, such as deploy or db/backup
     #[arg(value_name = "NAME", value_parser = name)]
     pub(crate) name: LockName,
+    #[command(flatten)]
+    pub(crate) mode: ModeArgs,
     /// Length of the lease
     #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) ttl: Timing,

@@ -8,7 +8,6 @@ use serde::Serialize;
 use tenure::{
     AcquireError, Guards, LockName, Locker, OwnerId,
     backend::{EndOfGrant, Released, Renewal},
-    view::Mode,
 };
 
 use crate::{
@@ -17,7 +16,7 @@ use crate::{
     nested::{self, Nesting},
     processes,
     release::left_to_ttl,
-    run::{CommandEnd, LockNames, Started, Task},
+    run::{self, CommandEnd, LockNames, Started, Task},
     signals::{Signals, unhandled},
     store, text, view,
     waiting::{Budget, LEAVE_PATIENCE, LockWait, Question, drained},
@@ -32,24 +31,26 @@ struct LeaseJson<'a> {
 }
 
 pub(crate) async fn lock(global: &Global, args: LockArgs) -> Result<u8, Stop> {
-    let name = args.name.as_str();
+    let (name, mode) = (args.name.as_str(), args.mode.mode()?);
     if let Some(owner) = args.owner {
         nested::refuse_own(&args.name, owner, "an owner is for one lease: choose another one")?;
     }
     let locks = store::connect(global).await?;
     outlives_its_process(&locks, KEEP)?;
     let mut signals = Signals::listen()?;
-    let claim = (&args.name, Mode::Exclusive);
+    let claim = (&args.name, mode);
     if let Nesting::Never(stop) = nested::nesting(global, &locks, claim, signals.asked_to_end()).await? {
         return Err(stop);
     }
-    let lock =
-        locks.mutex(name).ttl(args.ttl.ttl()).label(processes::label_of(parent_id())).free_at_death(false);
+    let lock = run::one(&locks, &args.name, mode);
+    let lock = lock.ttl(args.ttl.ttl()).label(processes::label_of(parent_id())).free_at_death(false);
     let lock = if let Some(owner) = args.owner { lock.owner(owner) } else { lock };
     let waiting = LockWait::new(global, &locks, name, args.conflict_exit_code);
     let guard = waiting.acquire(lock, Budget::new(args.wait), &mut signals).await?;
     let (owner, ttl_ms) = (guard.owner().to_string(), args.ttl.ttl().as_millis());
-    let lease = LeaseJson { name, owner, token: guard.token().get(), ttl_ms };
+    // On a quorum it is a mutex of its own, the slot.
+    let slot = guard.name().clone();
+    let lease = LeaseJson { name: slot.as_str(), owner, token: guard.token().get(), ttl_ms };
     let printed = view::try_print(&view::json(&lease));
     if let (Err(error), None) = (&printed, args.owner) {
         // A lease with an unknown owner could be neither renewed nor released.

@@ -1,7 +1,7 @@
 //! A command under a lock, for `run`, `lead` and `attach`: the locks, the wait for them, and the command from its
 //! start to its end. The command ends early enough to be gone before its lease.
 
-use std::{ffi::OsString, fmt, future::pending, num::NonZeroU32, thread, time::Duration};
+use std::{ffi::OsString, fmt, future::pending, thread, time::Duration};
 
 use tenure::{
     Guards, Label, Lease, Lock, LockName, Locker, Loss, Lost,
@@ -51,8 +51,7 @@ pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
 pub(crate) async fn hold(global: &Global, args: &Hold) -> Result<u8, Stop> {
     let task = Task::from(args);
     task.check()?;
-    let wanted =
-        LockNames { names: vec![args.name.clone()], how: How::One, mode: mode(args.shared, args.slots) };
+    let wanted = LockNames { names: vec![args.name.clone()], how: How::One, mode: args.mode.mode()? };
     let mut started = Started::new(global, &task, wanted).await?;
     started.refuse_nested().await?;
     let budget = Budget::new(if args.nonblock { Some(Duration::ZERO) } else { args.wait });
@@ -292,7 +291,7 @@ impl LockNames {
     /// The names in the arguments. With `--any` there is no NAME, and the argument in its place begins the command;
     /// `written` is the whole command line.
     fn of(args: &mut Run, written: impl Iterator<Item = OsString>) -> Result<Self, Stop> {
-        let mode = mode(args.shared, args.slots);
+        let mode = args.mode.mode()?;
         let wanted = if args.any.is_empty() {
             let first = args.name.to_str().ok_or_else(|| Stop::usage("NAME: a lock name must be UTF-8"))?;
             let first = name(first).map_err(|why| Stop::usage(format!("NAME: {why}")))?;
@@ -413,19 +412,13 @@ impl fmt::Display for LockNames {
 }
 
 /// The named lock, in the wanted mode.
-fn one(locks: &Locker, name: &LockName, mode: Mode) -> Lock {
+pub(crate) fn one(locks: &Locker, name: &LockName, mode: Mode) -> Lock {
     match mode {
         Mode::Exclusive => locks.mutex(name),
-        Mode::Shared { limit: None } => locks.rwlock(name).read(),
-        Mode::Shared { limit: Some(slots) } => locks.semaphore(name, slots.get()),
-    }
-}
-
-fn mode(shared: bool, slots: Option<u32>) -> Mode {
-    match (shared, slots) {
-        (true, _) => Mode::READ,
-        (false, Some(slots)) => Mode::Shared { limit: NonZeroU32::new(slots) },
-        (false, None) => Mode::Exclusive,
+        Mode::Shared { limit: None, .. } => locks.rwlock(name).read(),
+        Mode::Shared { limit: Some(slots), permits } => {
+            locks.semaphore(name, slots.get()).take(permits.get())
+        }
     }
 }
 

@@ -40,6 +40,29 @@ fn the_same_owner_asked_twice_has_one_lease(stage: &Stage) {
     assert!(stage.show("job")["holders"].as_array().unwrap().is_empty(), "L8");
 }
 
+/// L1, H1.2: a lease of slots for a script, such as that of a machine that restarts: two of three at a time, and one that asks again
+/// has the same one.
+fn machines_take_slots_under_their_own_names(stage: &Stage) {
+    let owner = |n: u32| format!("{n:048x}");
+    let ask =
+        |n| stage.run(&["lock", "job", "--slots", "2", "--owner", &owner(n), "--ttl", "1h", "-w", "0s"]);
+    for n in [1, 2, 1] {
+        ask(n).silent(0);
+    }
+    assert_eq!(stage.show("job")["holders"].as_array().unwrap().len(), 2);
+    ask(3).complained(1, "held by");
+    // It holds one, and both are taken.
+    let more =
+        ["lock", "job", "--slots", "2", "--take", "2", "--owner", &owner(1), "--ttl", "1h", "-w", "1s"];
+    stage.run(&more).complained(69, "this owner holds the lock in another mode already (shared:2)");
+    stage.run(&["unlock", "job", &owner(1)]).silent(0);
+    ask(3).silent(0);
+    for n in [2, 3] {
+        stage.run(&["unlock", "job", &owner(n)]).silent(0);
+    }
+    stage.run(&["lock", "job", "--slots", "2", "--take", "2", "--ttl", "1h", "-w", "0s"]).silent(0);
+}
+
 /// L8: a lease that an earlier answer has granted was given back when a later answer of the same owner could not be printed. Who
 /// chose the owner can ask again and give it back.
 fn an_answer_that_cannot_be_printed_ends_no_lease_of_a_chosen_owner(stage: &Stage) {
@@ -168,6 +191,7 @@ mod chosen {
     fn all(stage: &Stage) {
         super::the_same_owner_asked_twice_has_one_lease(stage);
         super::an_answer_that_cannot_be_printed_ends_no_lease_of_a_chosen_owner(stage);
+        super::machines_take_slots_under_their_own_names(stage);
     }
 
     #[test]

@@ -70,6 +70,24 @@ fn as_many_run_together_as_there_are_slots_and_never_more(stage: &Stage) {
     assert_eq!((log.len(), most_together(&log, "slot")), (24, 3), "{log:#?}");
 }
 
+/// L1, L7. One that takes all three slots comes in its turn, while others take fewer.
+fn those_who_take_several_slots_count_as_several(stage: &Stage) {
+    let start = |n: usize| {
+        let take = (n % 3 + 1).to_string();
+        let name = format!("took{take}.{n}");
+        stage.start(&["run", "--slots", "3", "--take", &take, "gpu", "--", "sh", "-c", STAY, &name, "0.02"])
+    };
+    all_succeed((0..12).map(start).collect());
+    let log = stage.lines("log");
+    let taken = |line: &str| -> i32 { line.split("took").nth(1).unwrap()[..1].parse().unwrap() };
+    let (mut inside, mut most) = (0, 0);
+    for line in &log {
+        inside += if line.starts_with('+') { taken(line) } else { -taken(line) };
+        most = most.max(inside);
+    }
+    assert_eq!((log.len(), inside, most), (24, 0, 3), "{log:#?}");
+}
+
 /// L1. Readers go only when all four have met; the writers come before, between and after.
 fn readers_run_together_and_a_writer_runs_alone(stage: &Stage) {
     stage.gives_long_turns();
@@ -148,5 +166,6 @@ stage::on_every_store!(
     but_quorums:
     readers_run_together_and_a_writer_runs_alone,
     a_stream_of_readers_does_not_starve_a_writer,
+    those_who_take_several_slots_count_as_several,
     a_mutex_excludes_the_slots_and_the_readers_of_its_name,
 );

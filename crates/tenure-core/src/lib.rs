@@ -32,7 +32,7 @@ pub use backend::{
 pub use error::{BackendError, ErrorKind, FOREIGN_HOLDER, Outcome};
 pub use host::{BoxFuture, Host, Start};
 pub use label::Label;
-pub use mode::Mode;
+pub use mode::{Mode, OtherMode};
 pub use moment::Moment;
 pub use name::{LockName, NameError};
 pub use notify::{Audience, Forward, Hint, Notifications, Notifier, WakeEvent, WakeStream};

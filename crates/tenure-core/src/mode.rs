@@ -1,40 +1,73 @@
-//! `Mode`: exclusive, or shared with a limit.
+//! `Mode`: exclusive, or shared with a limit, of which it takes one permit or several.
 
-use std::{fmt, num::NonZeroU32};
+use std::{error::Error, fmt, num::NonZeroU32};
+
+use crate::error::{BackendError, ErrorKind, Outcome};
 
 /// How a claim holds the lock: exclusive or shared.
 ///
-/// One rule serves mutex, read-write lock and semaphore. A claim fits with the holders if their number plus one is
-/// no larger than the smallest limit among them and the claim.
+/// One rule serves mutex, read-write lock and semaphore. A claim fits with the holders if their permits and its own are
+/// together no more than the smallest limit among them and the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(into = "Stored", from = "Stored")
+)]
 pub enum Mode {
     /// Alone: a mutex, or the writer of a read-write lock.
     Exclusive,
-    /// Together with others: a reader (`limit: None`), or a permit of a semaphore.
+    /// Together with others: a reader (`limit: None`), or permits of a semaphore.
     Shared {
-        /// How many may hold at the same time; `None` is no limit.
+        /// How many permits there are; `None` is no limit.
         limit: Option<NonZeroU32>,
+        /// How many of them it takes: 1, or more of a limited number.
+        permits: NonZeroU32,
     },
 }
 
 impl Mode {
     /// A reader's mode.
-    pub const READ: Self = Self::Shared { limit: None };
+    pub const READ: Self = Self::Shared { limit: None, permits: NonZeroU32::MIN };
 
-    /// The largest number of holders that this mode allows, itself included.
-    pub fn limit(self) -> u32 {
+    /// One permit of a semaphore.
+    pub const fn permit(limit: NonZeroU32) -> Self {
+        Self::Shared { limit: Some(limit), permits: NonZeroU32::MIN }
+    }
+
+    /// Several permits of a semaphore; `None` if it has fewer.
+    pub const fn several(limit: NonZeroU32, permits: NonZeroU32) -> Option<Self> {
+        if permits.get() > limit.get() { None } else { Some(Self::Shared { limit: Some(limit), permits }) }
+    }
+
+    /// How many permits there are, if this mode decides.
+    pub const fn limit(self) -> u32 {
         match self {
             Self::Exclusive => 1,
-            Self::Shared { limit } => limit.map_or(u32::MAX, NonZeroU32::get),
+            Self::Shared { limit: None, .. } => u32::MAX,
+            Self::Shared { limit: Some(limit), .. } => limit.get(),
         }
     }
 
+    /// How many permits it takes.
+    pub const fn permits(self) -> u32 {
+        match self {
+            Self::Exclusive => 1,
+            Self::Shared { permits, .. } => permits.get(),
+        }
+    }
+
+    /// True if an owner that holds in this mode may claim again in the other one. Under a limit of 1 it holds alone; or it has
+    /// several permits, and a version that knows none has written that limit.
+    // L1.
+    pub fn covers(self, other: Self) -> bool {
+        self == other || self.limit() == 1
+    }
+
     /// True if a claim in this mode may hold together with holders in the `others`' modes.
+    // L1.
     pub fn fits_beside(self, others: impl Iterator<Item = Self>) -> bool {
-        let (count, smallest) =
-            others.fold((0u32, self.limit()), |(n, least), m| (n.saturating_add(1), least.min(m.limit())));
-        count < smallest
+        Taken::default().with(self).and(others).fits()
     }
 
     /// How many claims at the front of a queue, in the order of arrival, can hold together. It is the longest run
@@ -42,15 +75,60 @@ impl Mode {
     /// it. So a holder stays a holder, and no claim overtakes a waiting one.
     // L1, L7.
     pub fn leading(line: impl IntoIterator<Item = Self>) -> usize {
-        let (mut count, mut smallest) = (0_usize, u32::MAX);
-        for mode in line {
-            smallest = smallest.min(mode.limit());
-            if count >= usize::try_from(smallest).unwrap_or(usize::MAX) {
-                break;
-            }
-            count += 1;
-        }
-        count
+        let mut taken = Taken::default();
+        let fits = |mode: &Self| {
+            taken = taken.with(*mode);
+            taken.fits()
+        };
+        line.into_iter().take_while(fits).count()
+    }
+}
+
+/// Why a claim is refused whose owner, chosen by the caller, holds in another mode already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherMode {
+    /// What it holds.
+    pub held: Mode,
+}
+
+impl fmt::Display for OtherMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "this owner holds the lock in another mode already ({}): release it first", self.held)
+    }
+}
+
+impl Error for OtherMode {}
+
+impl From<OtherMode> for BackendError {
+    fn from(other: OtherMode) -> Self {
+        Self::new(ErrorKind::Invalid, Outcome::NotApplied, other.to_string())
+    }
+}
+
+/// The permits that some modes take together, and the smallest limit among them.
+#[derive(Clone, Copy)]
+struct Taken {
+    permits: u64,
+    limit: u32,
+}
+
+impl Default for Taken {
+    fn default() -> Self {
+        Self { permits: 0, limit: u32::MAX }
+    }
+}
+
+impl Taken {
+    fn with(self, mode: Mode) -> Self {
+        Self { permits: self.permits + u64::from(mode.permits()), limit: self.limit.min(mode.limit()) }
+    }
+
+    fn and(self, modes: impl Iterator<Item = Mode>) -> Self {
+        modes.fold(self, Self::with)
+    }
+
+    fn fits(self) -> bool {
+        self.permits <= u64::from(self.limit)
     }
 }
 
@@ -58,8 +136,52 @@ impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exclusive => f.write_str("exclusive"),
-            Self::Shared { limit: None } => f.write_str("shared"),
-            Self::Shared { limit: Some(limit) } => write!(f, "shared:{limit}"),
+            Self::Shared { limit: None, .. } => f.write_str("shared"),
+            Self::Shared { limit: Some(limit), permits: NonZeroU32::MIN } => write!(f, "shared:{limit}"),
+            Self::Shared { limit: Some(limit), permits } => write!(f, "shared:{permits}/{limit}"),
+        }
+    }
+}
+
+/// As it is stored. A version that knows no permits reads a limit of 1, so that it lets several permits hold alone (L1).
+#[cfg(feature = "serde")]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Stored {
+    Exclusive,
+    Shared {
+        limit: Option<NonZeroU32>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        permits: Option<NonZeroU32>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        of: Option<NonZeroU32>,
+    },
+}
+
+#[cfg(feature = "serde")]
+impl From<Mode> for Stored {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Exclusive => Self::Exclusive,
+            Mode::Shared { limit, permits: NonZeroU32::MIN } => {
+                Self::Shared { limit, permits: None, of: None }
+            }
+            Mode::Shared { limit, permits } => {
+                Self::Shared { limit: Some(NonZeroU32::MIN), permits: Some(permits), of: limit }
+            }
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl From<Stored> for Mode {
+    fn from(stored: Stored) -> Self {
+        match stored {
+            Stored::Exclusive => Self::Exclusive,
+            Stored::Shared { permits: Some(permits), of: Some(of), .. } => {
+                Self::several(of, permits).unwrap_or(Self::permit(NonZeroU32::MIN))
+            }
+            Stored::Shared { limit, .. } => Self::Shared { limit, permits: NonZeroU32::MIN },
         }
     }
 }
@@ -69,7 +191,12 @@ mod tests {
     use super::*;
 
     fn slots(limit: u32) -> Mode {
-        Mode::Shared { limit: NonZeroU32::new(limit) }
+        Mode::permit(NonZeroU32::new(limit).unwrap())
+    }
+
+    fn several(permits: u32, limit: u32) -> Mode {
+        let [limit, permits] = [limit, permits].map(|number| NonZeroU32::new(number).unwrap());
+        Mode::several(limit, permits).unwrap()
     }
 
     /// L1, L7: a queue grants together exactly the claims that it would grant one by one, and stops at the first
@@ -85,6 +212,9 @@ mod tests {
             (vec![slots(2), slots(9), slots(9)], 2),
             (vec![slots(9), slots(9), slots(2)], 2),
             (vec![slots(9), slots(2), slots(9), read], 2),
+            (vec![several(4, 9), several(4, 9), several(2, 9), slots(9)], 2),
+            (vec![several(8, 9), slots(9), slots(9)], 2),
+            (vec![several(4, 9), slots(3)], 1),
         ] {
             assert_eq!(Mode::leading(line.iter().copied()), expected, "{line:?}");
             let one_by_one = (0..line.len()).take_while(|&n| line[n].fits_beside(line[..n].iter().copied()));
@@ -95,9 +225,9 @@ mod tests {
     /// L1: a holder stays a holder when a place in front of it leaves.
     #[test]
     fn nobody_in_a_line_is_put_out_by_one_that_leaves() {
-        let modes = [Mode::Exclusive, Mode::READ, slots(2), slots(3)];
-        for n in 0..4_usize.pow(6) {
-            let line: Vec<Mode> = (0..6).map(|at| modes[n / 4_usize.pow(at) % 4]).collect();
+        let modes = [Mode::Exclusive, Mode::READ, slots(2), slots(3), several(2, 3)];
+        for n in 0..5_usize.pow(6) {
+            let line: Vec<Mode> = (0..6).map(|at| modes[n / 5_usize.pow(at) % 5]).collect();
             let leading = Mode::leading(line.iter().copied());
             for gone in 0..6 {
                 let rest = line.iter().enumerate().filter(|(at, _)| *at != gone).map(|(_, mode)| *mode);
@@ -120,5 +250,35 @@ mod tests {
         // Model `shared.limit of the claim only`: the limit of a holder counts as well.
         assert!(!slots(9).fits_beside([slots(2), slots(9)].into_iter()));
         assert!(!slots(2).fits_beside([slots(9), slots(9)].into_iter()));
+        assert!(several(4, 9).fits_beside([several(4, 9), slots(9)].into_iter()));
+        assert!(!several(4, 9).fits_beside([several(4, 9), slots(9), slots(9)].into_iter()));
+        let all = several(u32::MAX, u32::MAX);
+        assert!(!slots(u32::MAX).fits_beside([all].into_iter()), "no sum wraps");
+    }
+
+    /// L1: a version that counts holders lets one of several permits hold alone; and what it writes back does so too.
+    #[cfg(feature = "serde")]
+    #[test]
+    fn an_older_version_reads_several_permits_as_a_limit_of_one() {
+        #[derive(serde::Serialize, serde::Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        enum Older {
+            Exclusive,
+            Shared { limit: Option<NonZeroU32> },
+        }
+        for (mode, text) in [
+            (Mode::Exclusive, r#""exclusive""#),
+            (Mode::READ, r#"{"shared":{"limit":null}}"#),
+            (slots(3), r#"{"shared":{"limit":3}}"#),
+            (several(4, 10), r#"{"shared":{"limit":1,"permits":4,"of":10}}"#),
+        ] {
+            assert_eq!(serde_json::to_string(&mode).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Mode>(text).unwrap(), mode);
+            let back = serde_json::to_string(&serde_json::from_str::<Older>(text).unwrap()).unwrap();
+            let read: Mode = serde_json::from_str(&back).unwrap();
+            assert_eq!(read, if mode.permits() > 1 { slots(1) } else { mode }, "{back}");
+        }
+        let more = r#"{"shared":{"limit":1,"permits":4,"of":3}}"#;
+        assert_eq!(serde_json::from_str::<Mode>(more).unwrap(), slots(1));
     }
 }

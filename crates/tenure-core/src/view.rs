@@ -264,7 +264,7 @@ mod tests {
     /// The format is a contract: `tenure ls --json` prints it.
     #[test]
     fn a_view_is_written_as_the_command_prints_it() {
-        let mut holder = HolderView::new("abc", Mode::Shared { limit: NonZeroU32::new(3) });
+        let mut holder = HolderView::new("abc", Mode::permit(NonZeroU32::new(3).unwrap()));
         holder.token = Some(FencingToken::new(7));
         holder.label = Some(Label::new("web-3", 4711, "eve", "/bin/import.sh"));
         holder.since = Some(Duration::from_micros(1_700_000_000_123_999));

@@ -30,8 +30,8 @@ use futures_util::{
 use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, EndOfGrant,
     Exposure, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting,
-    Noted, Notifier, Order, Outcome, OwnerId, Ownership, ProcessId, Promises, Released, Renewal, Restart,
-    Sharing, Timing, WaitMode, WakeStream, WakeSupport, locked,
+    Noted, Notifier, Order, OtherMode, Outcome, OwnerId, Ownership, ProcessId, Promises, Released, Renewal,
+    Restart, Sharing, Timing, WaitMode, WakeStream, WakeSupport, locked,
 };
 
 use crate::{
@@ -292,6 +292,7 @@ impl KeyClaim<'_> {
         let at = queue.find(self.claim.owner).filter(|&at| queue.places[at].created == key_at.created);
         match at {
             Some(at) if at < queue.leading() => {
+                self.must_cover(&queue.places[at])?;
                 self.settle(NextWrite::new(LeasePurpose::Ttl, queue.places[at].modified)).await
             }
             Some(at) if kept && queue.places[at].lease == key_at.lease => {
@@ -360,6 +361,7 @@ impl KeyClaim<'_> {
             step.from = 0;
             return Ok(None);
         };
+        self.must_cover(&queue.places[at])?;
         let answer = self.look(&queue, at, step.purpose, lease).await;
         let answer = answer.map_err(BackendError::of_unknown_outcome)?;
         if answer.is_none() {
@@ -369,6 +371,13 @@ impl KeyClaim<'_> {
             (step.purpose, step.from) = (purpose, place.modified);
         }
         Ok(answer)
+    }
+
+    /// A chosen owner claims no more than it holds.
+    // L1.
+    fn must_cover(&self, place: &QueueKey) -> Result<(), OtherMode> {
+        let held = place.mode();
+        if held.covers(self.claim.mode) { Ok(()) } else { Err(OtherMode { held }) }
     }
 
     /// True if this process did not request its lease, as far as it remembers.

@@ -521,7 +521,7 @@ mod tests {
     #[test]
     fn everybody_waits_for_the_one_before_and_the_first_one_for_room() {
         let (read, alone) = (Mode::READ, Mode::Exclusive);
-        let slots = Mode::Shared { limit: NonZeroU32::new(2) };
+        let slots = Mode::permit(NonZeroU32::new(2).unwrap());
         assert_eq!(sight(&[alone, alone], 1), ("l/0".into(), false));
         assert_eq!(sight(&[alone, alone, alone], 2), ("l/1".into(), false));
         assert_eq!(sight(&[alone, read, read], 1), ("l/0".into(), false));

@@ -13,7 +13,8 @@ use std::{collections::VecDeque, time::Duration};
 use serde::{Deserialize, Serialize};
 use tenure_core::{
     Audience, BreakScope, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView, Label, LockName,
-    LockView, Memo, MemoView, Mode, Moment, Noted, OwnerId, Raised, Released, Renewal, WaitMode, WaiterView,
+    LockView, Memo, MemoView, Mode, Moment, Noted, OtherMode, OwnerId, Raised, Released, Renewal, WaitMode,
+    WaiterView,
 };
 
 use crate::rules::{Floor, Rules};
@@ -35,9 +36,9 @@ pub struct Ledger {
     /// The places that the store left out of `queue`.
     #[serde(skip)]
     unseen: Unseen,
-    /// A transaction may still rely on an owner that is [shown](Self::expose).
+    /// Whether transactions rely on an owner that is [shown](Self::expose).
     #[serde(skip)]
-    is_relied_on: bool,
+    reliance: Reliance,
 }
 
 impl Ledger {
@@ -49,8 +50,8 @@ impl Ledger {
     /// Acquires the lock, or takes or keeps a place in the queue. See the contract of `Backend::claim`.
     ///
     /// # Errors
-    /// [`LedgerError::QueueFull`] and [`LedgerError::TokensSpent`]; then only expiry was applied, which need not be
-    /// stored.
+    /// [`LedgerError::QueueFull`], [`LedgerError::OtherMode`] and [`LedgerError::TokensSpent`]; then only expiry was applied,
+    /// which need not be stored.
     pub fn claim(
         &mut self,
         now: Moment,
@@ -60,6 +61,19 @@ impl Ledger {
         let mut wakes = WakeList::new();
         let settled = self.settle(now, rules, &mut wakes);
         if let Some(at) = self.holders.iter().position(|h| h.owner == claim.owner) {
+            // A new token needs another text, and a transaction has the row locked that has the present one.
+            if self.is_kept(&self.holders[at]) {
+                let (retry_after, holder) = (RELIED_ON, self.one(now));
+                let answer = match claim.wait {
+                    WaitMode::No => ClaimAnswer::Busy { retry_after, holder },
+                    _ => ClaimAnswer::Queued { ahead: 0, retry_after, holder },
+                };
+                return Ok(Change { answer, wakes, changed: settled });
+            }
+            let held = self.holders[at].mode;
+            if !held.covers(claim.mode) {
+                return Err(OtherMode { held }.into());
+            }
             // A hand-off, or its reply was lost: extend *and* mint anew, because the validity of a retry counts
             // from the retry (H1.2, H1.3, H1.5).
             let minted = self.mint(now, rules.floor, claim.block)?;
@@ -141,10 +155,9 @@ impl Ledger {
     pub fn release(&mut self, now: Moment, rules: &Rules, owner: OwnerId) -> Change<Released> {
         let mut wakes = WakeList::new();
         let settled = self.settle(now, rules, &mut wakes);
-        let before = self.holders.len() + self.queue.len();
-        self.holders.retain(|h| h.owner != owner);
+        let (ended, before) = (self.end_leases(now, |h| h.owner == owner), self.queue.len());
         self.queue.retain(|p| p.owner != owner);
-        if self.holders.len() + self.queue.len() == before {
+        if ended.is_empty() && self.queue.len() == before {
             return Change { answer: Released::WasGone, wakes, changed: settled };
         }
         self.hand_on(now, rules, &mut wakes);
@@ -191,13 +204,31 @@ impl Ledger {
         self.holders.iter().any(|h| h.shown.is_some() && h.ends_us <= micros(now.boot))
     }
 
-    /// A transaction may still rely on the owner that is shown, so an expired lease of it does not end with this verb: it
-    /// is held, though not by a client that may act on it.
+    /// Says whether transactions rely on the owner that is shown. Call this before a verb.
     ///
     /// **Why the lock is not stuck (L6).** A transaction ends with its connection, and the statement bounds how long it
     /// rests.
-    pub fn rely(&mut self, is_relied_on: bool) {
-        self.is_relied_on = is_relied_on;
+    pub fn rely(&mut self, reliance: Reliance) {
+        self.reliance = reliance;
+    }
+
+    /// An owner that has not ended because a transaction relies on it.
+    fn is_kept(&self, holder: &Holder) -> bool {
+        self.reliance != Reliance::Unknown && holder.shown.is_some()
+    }
+
+    /// Ends these leases, and returns them. An owner on which a transaction relies for long stays without a lease: its client
+    /// is told that it has lost the lock, and the next client enters as soon as the transaction has ended.
+    // L6, L8.
+    fn end_leases(&mut self, now: Moment, is_meant: impl Fn(&Holder) -> bool) -> Vec<Holder> {
+        let (ended, left): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.holders).into_iter().partition(is_meant);
+        self.holders = left;
+        if self.reliance == Reliance::Lasting {
+            let kept = ended.iter().filter(|h| h.shown.is_some()).cloned();
+            self.holders.extend(kept.map(|h| Holder { ends_us: h.ends_us.min(micros(now.boot)), ..h }));
+        }
+        ended
     }
 
     /// Makes the lease of this owner end with this process, or with its ttl only.
@@ -280,10 +311,10 @@ impl Ledger {
         let mut wakes = WakeList::new();
         // A waiter that got a hand-off and has not claimed yet is not a holder, and keeps its turn. One that has expired is, if a
         // transaction relies on it: then the store refuses the change, and says why.
-        let is_relied_on = self.is_relied_on;
+        let is_known = self.reliance != Reliance::Unknown;
         let is_robbed = |h: &Holder| {
             let is_meant = if let BreakScope::Owner(owner) = scope { h.owner == owner } else { true };
-            let lasts = h.ends_us > micros(now.boot) || is_relied_on && h.shown.is_some();
+            let lasts = h.ends_us > micros(now.boot) || is_known && h.shown.is_some();
             is_meant && h.token.is_some() && lasts
         };
         if matches!(scope, BreakScope::Owner(_)) && !self.holders.iter().any(is_robbed) {
@@ -293,9 +324,7 @@ impl Ledger {
         }
         self.mint(now, rules.floor, 1)?;
         self.settle(now, rules, &mut wakes);
-        let (robbed, left): (Vec<Holder>, Vec<Holder>) =
-            std::mem::take(&mut self.holders).into_iter().partition(is_robbed);
-        self.holders = left;
+        let robbed = self.end_leases(now, is_robbed);
         wakes.extend(robbed.iter().map(|h| (Audience::Holders, h.owner)));
         self.hand_on(now, rules, &mut wakes);
         Ok(Change { answer: robbed.iter().map(|h| h.view(now)).collect(), wakes, changed: true })
@@ -314,8 +343,8 @@ impl Ledger {
     fn remove_expired(&mut self, now: Moment) -> bool {
         let before = self.holders.len() + self.queue.len();
         let live = |ends_us: u64| ends_us > micros(now.boot);
-        let is_relied_on = self.is_relied_on;
-        self.holders.retain(|h| live(h.ends_us) || is_relied_on && h.shown.is_some());
+        let is_known = self.reliance != Reliance::Unknown;
+        self.holders.retain(|h| live(h.ends_us) || is_known && h.shown.is_some());
         self.queue.retain(|p| live(p.ends_us));
         self.holders.len() + self.queue.len() != before
     }
@@ -365,7 +394,7 @@ impl Ledger {
     fn retry_after(&self, now: Moment, rules: &Rules, ahead: usize) -> Duration {
         let ends_us = self.holders.iter().map(|h| h.ends_us).min().unwrap_or(0);
         let left = match Duration::from_micros(ends_us.saturating_sub(micros(now.boot))) {
-            Duration::ZERO if self.is_relied_on => RELIED_ON,
+            Duration::ZERO if self.reliance != Reliance::Unknown => RELIED_ON,
             left => left,
         };
         let turns = u32::try_from(ahead).unwrap_or(u32::MAX);
@@ -592,6 +621,18 @@ fn is_zero(format: &u32) -> bool {
     *format == 0
 }
 
+/// What a store has found out about the transactions that rely on the owner that a ledger [shows](Ledger::expose).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reliance {
+    /// Nothing yet: a write that ends the owner finds out.
+    #[default]
+    Unknown,
+    /// One is open: an expired lease of the owner stays, held, though not by a client that may act on it. So a claim waits.
+    Open,
+    /// One stays open: a release or a break ends the lease, and leaves the owner.
+    Lasting,
+}
+
 /// The answer to [`Ledger::expose`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exposed {
@@ -801,6 +842,9 @@ pub enum LedgerError {
         /// The number of waiters.
         waiting: usize,
     },
+    /// The owner holds in another mode; nothing was changed.
+    #[error(transparent)]
+    OtherMode(#[from] OtherMode),
     /// The counter of fencing tokens is at [`FencingToken::MAX`](tenure_core::FencingToken::MAX); nothing was changed.
     #[error(
         "the counter of fencing tokens is at its maximum, 2^53 - 1: a wrong clock or another program has set it; \
@@ -821,6 +865,7 @@ impl LedgerError {
         match self {
             Self::QueueFull { .. } => ErrorKind::Unavailable,
             Self::Newer => ErrorKind::Unsupported,
+            Self::OtherMode(_) => ErrorKind::Invalid,
             Self::TokensSpent | Self::Unreadable(_) => ErrorKind::Corrupt,
         }
     }

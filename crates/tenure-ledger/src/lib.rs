@@ -8,5 +8,5 @@
 mod ledger;
 mod rules;
 
-pub use ledger::{Change, Exposed, Ledger, LedgerError, Place, Unseen, proof};
+pub use ledger::{Change, Exposed, Ledger, LedgerError, Place, Reliance, Unseen, proof};
 pub use rules::{Floor, Rules};

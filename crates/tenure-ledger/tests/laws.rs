@@ -9,7 +9,7 @@ use tenure_core::{
     Audience, BreakScope, Claim, ClaimAnswer, ErrorKind, FencingToken, LockName, Mode, Moment, OwnerId,
     ProcessId, Released, Renewal, Timing, WaitMode,
 };
-use tenure_ledger::{Change, Exposed, Ledger, Rules, proof};
+use tenure_ledger::{Change, Exposed, Ledger, Reliance, Rules, proof};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -39,11 +39,17 @@ enum Step {
 }
 
 fn modes() -> impl Strategy<Value = Mode> {
-    prop_oneof![
-        Just(Mode::Exclusive),
-        Just(Mode::READ),
-        (1u32..4).prop_map(|n| Mode::Shared { limit: NonZeroU32::new(n) }),
-    ]
+    prop_oneof![Just(Mode::Exclusive), Just(Mode::READ), permits(),]
+}
+
+/// One permit or several.
+fn permits() -> impl Strategy<Value = Mode> {
+    (1u32..5).prop_flat_map(|limit| (1..=limit).prop_map(move |permits| several(permits, limit)))
+}
+
+fn several(permits: u32, limit: u32) -> Mode {
+    let [limit, permits] = [limit, permits].map(|number| NonZeroU32::new(number).unwrap());
+    Mode::several(limit, permits).unwrap()
 }
 
 fn steps() -> impl Strategy<Value = Step> {
@@ -268,9 +274,9 @@ impl World {
             .filter(|&at| self.believes(at))
             .map(|at| self.attempts[at].mode)
             .collect();
-        if let Some((last, others)) = believers.split_last() {
-            assert!(last.fits_beside(others.iter().copied()), "L1: {believers:?} believe at once");
-        }
+        let taken: u64 = believers.iter().map(|mode| u64::from(mode.permits())).sum();
+        let least = believers.iter().map(|mode| mode.limit()).min().unwrap_or(u32::MAX);
+        assert!(taken <= u64::from(least), "L1: {believers:?} believe at the same time");
         for at in (0..self.attempts.len()).filter(|&at| self.believes(at)) {
             assert!(self.holds(at), "L1: a believer that the ledger does not know");
         }
@@ -516,14 +522,70 @@ fn an_expired_lease_on_which_a_transaction_relies_keeps_others_waiting() {
     let mut ledger = Ledger::new(0);
     let token = granted(ledger.claim(at(0), &rules, &claim(1, Mode::Exclusive)).unwrap());
     drop(ledger.expose(at(1), &rules, (owner(1), token), 0));
-    ledger.rely(true);
+    ledger.rely(Reliance::Open);
     let late = at(60_000);
     let second = ledger.claim(late, &rules, &claim(2, Mode::Exclusive)).unwrap();
     let ClaimAnswer::Queued { retry_after, .. } = second.answer else { panic!("{:?}", second.answer) };
     assert!(retry_after >= Duration::from_millis(50), "{retry_after:?}");
     assert_eq!(ledger.renew(late, &rules, owner(1), Duration::from_secs(10)).answer, Renewal::Gone);
     assert!(ledger.shown().is_some());
-    ledger.rely(false);
+    ledger.rely(Reliance::Unknown);
     granted(ledger.claim(late, &rules, &claim(2, Mode::Exclusive)).unwrap());
     assert_eq!(ledger.shown(), None);
+}
+
+/// L1: a version that knows no permits writes holders of several back with a limit of 1. They hold on, claim again after a lost
+/// answer, and no client enters beside them.
+#[test]
+fn holders_of_several_permits_survive_an_older_version() {
+    let rules = Rules::default();
+    let mut ledger = Ledger::new(0);
+    for owner in [1, 2] {
+        granted(ledger.claim(at(0), &rules, &claim(owner, several(2, 5))).unwrap());
+    }
+    let waits = ledger.claim(at(1), &rules, &claim(3, several(2, 5))).unwrap().answer;
+    assert!(matches!(waits, ClaimAnswer::Queued { ahead: 0, .. }), "{waits:?}");
+    let text = ledger.encode();
+    assert_eq!(text.matches(r#""permits":2,"of":5"#).count(), 3, "{text}");
+    let mut ledger = Ledger::decode(&text.replace(r#","permits":2,"of":5"#, "")).unwrap();
+    assert_eq!(ledger.renew(at(2), &rules, owner(1), Duration::from_secs(10)).answer, Renewal::Renewed);
+    granted(ledger.claim(at(3), &rules, &claim(2, several(2, 5))).unwrap());
+    let single = ledger.claim(at(4), &rules, &claim(4, several(1, 5))).unwrap().answer;
+    assert!(matches!(single, ClaimAnswer::Queued { ahead: 1, .. }), "{single:?}");
+    for (leaves, is_handed) in [(1, false), (2, true)] {
+        assert_eq!(ledger.release(at(5), &rules, owner(leaves)).answer, Released::Released);
+        assert_eq!(ledger.holds(owner(3)), is_handed, "it can hold alone");
+    }
+    granted(ledger.claim(at(6), &rules, &claim(3, several(2, 5))).unwrap());
+}
+
+/// L6, L8: behind a transaction that lasts, a release and a break end the lease. The owner stays, so that no other one enters.
+#[test]
+fn a_lease_ends_behind_a_transaction_that_lasts_and_its_owner_stays() {
+    let (rules, ttl) = (Rules::default(), Duration::from_secs(10));
+    let ends: [fn(&mut Ledger, &Rules); 2] = [
+        |ledger, rules| assert_eq!(ledger.release(at(5), rules, owner(1)).answer, Released::Released),
+        |ledger, rules| {
+            assert_eq!(ledger.break_lock(at(5), rules, BreakScope::Leases).unwrap().answer.len(), 1)
+        },
+    ];
+    for end in ends {
+        let mut ledger = Ledger::new(0);
+        let token = granted(ledger.claim(at(0), &rules, &claim(1, Mode::Exclusive)).unwrap());
+        drop(ledger.expose(at(1), &rules, (owner(1), token), 0));
+        let shown = ledger.shown();
+        ledger.rely(Reliance::Lasting);
+        end(&mut ledger, &rules);
+        assert_eq!(ledger.shown(), shown);
+        assert!(ledger.shows_an_expired_owner(at(5)));
+        ledger.rely(Reliance::Open);
+        assert_eq!(ledger.renew(at(6), &rules, owner(1), ttl).answer, Renewal::Gone);
+        // Its own owner cannot take it back either: the transactions look for the former token.
+        for client in [1, 2] {
+            let waits = ledger.claim(at(6), &rules, &claim(client, Mode::Exclusive)).unwrap().answer;
+            assert!(matches!(waits, ClaimAnswer::Queued { ahead: 0, .. }), "{client}: {waits:?}");
+        }
+        ledger.rely(Reliance::Unknown);
+        granted(ledger.claim(at(7), &rules, &claim(2, Mode::Exclusive)).unwrap());
+    }
 }

@@ -219,7 +219,7 @@ impl Sql {
         format!(
             "{NOT_WAITING}INSERT INTO {table} (name, version, busy, used, state) SELECT {stop}, 1, 0, {CLOCK}, {text} \
              FROM (SELECT 1 AS one FROM {table} WHERE name = {name} AND version = {version} AND state = {before} \
-             AND {in_time}) AS one WHERE {COUNTS} ON DUPLICATE KEY UPDATE used = IF(state = {text}, used, {CLOCK}), state = {text}"
+             AND {in_time}) AS one WHERE {COUNTS} ON DUPLICATE KEY UPDATE version = version + 1, used = {CLOCK}, state = {text}"
         )
     }
 
@@ -369,11 +369,13 @@ impl Sql {
     }
 
     /// Rows behind a name, in their order, without locking any. Out: name, version, state, whether the row is free and
-    /// was not used for a day, time.
+    /// was not used for a day, time. The row that stops transactions stays as long as the one with the owner: a transaction that
+    /// looks for a row that does not exist may lock the gap.
     pub(crate) fn old(&self, behind: &[u8]) -> String {
         let (table, behind) = (&self.table, hex(behind));
         format!(
-            "SELECT name, version, state, busy = 0 AND used < {CLOCK} - 86400000000, {CLOCK} FROM {table} \
+            "SELECT name, version, state, busy = 0 AND used < {CLOCK} - 86400000000 AND NOT (RIGHT(name, 1) = X'02' AND EXISTS \
+             (SELECT 1 FROM {table} AS o WHERE o.name = LEFT(t.name, LENGTH(t.name) - 1))), {CLOCK} FROM {table} AS t \
              WHERE name > {behind} ORDER BY name LIMIT 64"
         )
     }
@@ -461,13 +463,16 @@ pub(crate) fn hex(text: impl AsRef<[u8]>) -> String {
 
 /// The statement by which a transaction relies on an owner. Out: one row, or none.
 ///
-/// The owner is a condition on a column of the row that is locked: the server reads the newest row, in every isolation level.
-/// The other row stops transactions that begin, and protects nothing. `LOCK IN SHARE MODE`, because older servers know no other
-/// words. A `COUNT`, because a server may make a join of `NOT EXISTS`, and lock that row too.
+/// * The owner is a condition on a column of the row that is locked: the server reads the newest row, in every isolation level.
+/// * The other row stops transactions that begin, and protects nothing. It is looked at first, in a table of its own: a
+///   transaction that is stopped must not lock the row of the owner, because it may stay open (L6).
+/// * `LOCK IN SHARE MODE`, because older servers know no other words. A `COUNT`, because a server may make a join of `NOT
+///   EXISTS`, and lock that row too.
 pub(crate) fn relies(table: &str, row: &str, proof: &str) -> String {
     format!(
-        "SELECT 1 AS owns FROM {table} AS o WHERE o.name = {row} AND o.state = {proof} AND (SELECT COUNT(*) FROM {table} AS s \
-         WHERE s.name = CONCAT(o.name, X'02') AND s.state = o.state) = 0 LOCK IN SHARE MODE"
+        "SELECT 1 AS owns FROM (SELECT w.name, w.proof FROM (SELECT {row} AS name, {proof} AS proof) AS w WHERE (SELECT COUNT(*) \
+         FROM {table} AS s WHERE s.name = CONCAT(w.name, X'02') AND s.state = w.proof) = 0 LIMIT 1) AS w STRAIGHT_JOIN {table} AS o \
+         ON o.name = w.name WHERE o.state = w.proof LOCK IN SHARE MODE"
     )
 }
 

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use tenure_cas::{
     BESIDE, Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, Listed, Locks, NewCell,
     NewPlace, Newcomer, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, Until, VerbError,
-    WriteAnswer, WrittenCell, decode, listed, promises, slot_row,
+    WriteAnswer, WrittenCell, decode, listed, promises, slot_row, stop_row,
 };
 use tenure_client::Connections;
 use tenure_core::{
@@ -231,6 +231,9 @@ impl Cell for RowStore {
         text: &str,
     ) -> Result<(), CellError> {
         let Some(shown) = write.shown else { return Ok(()) };
+        // A transaction in `SERIALIZABLE` has this row locked, for which MySQL would wait.
+        let row = stop_row(name, shown.slot);
+        session.ask(self.shared.sql.slot(&row, session.facts().knows_nowait())).await?;
         let stop = self.shared.sql.stop_relying(name, write, (shown.slot, text));
         session.ask(stop).await.map(drop)
     }

@@ -326,18 +326,19 @@ pub(crate) fn relies(table: &str, (row, proof): (&str, &str), rest: Duration) ->
 }
 
 /// Transactions that have locked rows of the table, and have been open for some time, the oldest first: which rows, no other
-/// session sees. In: table, seconds. Out: whose, for people.
-pub(crate) const RELYING: &str = "SELECT told.who || ', for ' || extract(epoch FROM clock_timestamp() - told.since)::bigint || ' s)' \
+/// session sees, and a role without `pg_read_all_stats` not since when. In: table, seconds. Out: whose, for people.
+pub(crate) const RELYING: &str = "SELECT told.who || coalesce(', for ' || extract(epoch FROM clock_timestamp() - told.since)::bigint || ' s)', ')') \
                                   FROM pg_locks AS l, LATERAL (\
                                   SELECT format('session %s (user %s, %s', a.pid, a.usename, \
                                   coalesce(nullif(a.application_name, ''), 'unnamed')) AS who, a.xact_start AS since \
                                   FROM pg_stat_activity AS a WHERE a.pid = l.pid UNION ALL \
                                   SELECT format('prepared transaction %L (user %s', p.gid, p.owner), p.prepared \
-                                  FROM pg_prepared_xacts AS p JOIN pg_locks AS t ON t.transactionid = p.transaction AND t.pid IS NULL \
+                                  FROM pg_prepared_xacts AS p JOIN pg_locks AS t ON t.transactionid = p.transaction AND t.pid IS NULL AND p.database = current_database() \
                                   WHERE l.pid IS NULL AND t.virtualtransaction = l.virtualtransaction) AS told \
-                                  WHERE l.relation = to_regclass($1) AND l.mode = 'RowShareLock' \
+                                  WHERE l.relation = to_regclass($1) AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+                                  AND l.mode = 'RowShareLock' \
                                   AND l.pid IS DISTINCT FROM pg_backend_pid() \
-                                  AND told.since <= clock_timestamp() - make_interval(secs => $2) ORDER BY told.since LIMIT 3";
+                                  AND coalesce(told.since <= clock_timestamp() - make_interval(secs => $2), $2 = 0) ORDER BY told.since LIMIT 3";
 
 /// A text that every setting of the server reads as the same.
 pub(crate) fn quoted(text: &str) -> String {

@@ -103,13 +103,21 @@ impl Pair {
                     Mode::Exclusive,
                     Mode::Exclusive,
                     Mode::READ,
-                    Mode::Shared { limit: NonZeroU32::new(2) },
+                    Mode::permit(NonZeroU32::new(3).unwrap()),
+                    Mode::several(NonZeroU32::new(3).unwrap(), NonZeroU32::new(2).unwrap()).unwrap(),
                 ];
                 self.claims[at].mode = modes[chance.below(modes.len())];
-                self.claims[at].wait = [WaitMode::Turn, WaitMode::Turn, WaitMode::No][chance.below(3)];
+                let wait = [WaitMode::Turn, WaitMode::Turn, WaitMode::No][chance.below(3)];
+                // An owner that waits already goes on waiting.
+                self.claims[at].wait = if self.ledger.has_place(owner) { WaitMode::Turn } else { wait };
                 let claim = &self.claims[at];
                 let real = handle.claim(claim).await;
+                let before = self.ledger.clone();
                 let ideal = self.ledger.claim(now, &rules, claim).map(|change| change.answer);
+                if ideal.is_err() {
+                    // What expired is stored with the next change.
+                    self.ledger = before;
+                }
                 let (real_said, ideal_said) = (Said::of(&real), Said::of(&ideal));
                 let what = format!("{at} claims {:?} {:?}", claim.mode, claim.wait);
                 if let Ok(ClaimAnswer::Granted(grant)) = real {

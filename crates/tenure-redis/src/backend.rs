@@ -15,9 +15,9 @@ use tenure_client::Contended;
 use tenure_core::{
     Absent, Adopt, Adoption, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer,
     EndOfGrant, ErrorKind, Exposure, FencingToken, Finding, Grant, HolderView, Host, Label, LockName,
-    LockView, Memo, Memos, Minting, Mode, Moment, Noted, Order, Outcome, OwnerId, Ownership, ProcessId,
-    Promises, QuorumNode, Raised, RedisOwnership, Released, Renewal, Restart, Sharing, WaitMode, WakeStream,
-    WakeSupport, locked,
+    LockView, Memo, Memos, Minting, Mode, Moment, Noted, Order, OtherMode, Outcome, OwnerId, Ownership,
+    ProcessId, Promises, QuorumNode, Raised, RedisOwnership, Released, Renewal, Restart, Sharing, WaitMode,
+    WakeStream, WakeSupport, locked,
 };
 
 use crate::{
@@ -418,6 +418,7 @@ impl Redis {
             }
             ClaimReply::GateClosed | ClaimReply::NotPlain => Ok(Tried::Stale(Stale::Gate)),
             ClaimReply::RolledBack => Ok(Tried::Stale(Stale::History)),
+            ClaimReply::HoldsOtherwise(held) => Err(OtherMode { held }.into()),
             ClaimReply::QueueIsFull(waiting) => {
                 let message =
                     format!("the queue of this lock is full: {waiting} owners wait already; try again later");

@@ -4,7 +4,7 @@
 use std::{sync::OnceLock, time::Duration};
 
 use redis::{Arg, Cmd, Value};
-use tenure_core::{ClaimAnswer, FencingToken, HolderView};
+use tenure_core::{ClaimAnswer, FencingToken, HolderView, Mode};
 
 use crate::{keys::Counting, value};
 
@@ -159,6 +159,8 @@ pub(crate) enum ClaimReply {
     NotPlain,
     /// The number of owners that wait already.
     QueueIsFull(u64),
+    /// This owner holds in this mode, not in that of the claim.
+    HoldsOtherwise(Mode),
     /// The server may not grant with the gate that this client knows.
     GateClosed,
     /// The counter of the server is behind what it granted to this client: it was put back to an earlier
@@ -217,6 +219,7 @@ impl ClaimReply {
             1 => Self::granted(reply.number()?, reply.count()?),
             4 => Self::QueueIsFull(reply.count()?),
             5 => Self::RolledBack,
+            7 => Self::HoldsOtherwise(value::decode_mode(&reply.text()?)?),
             6 => {
                 let (before, left, head) = (reply.count()?, reply.millis(), reply.bytes()?);
                 let holder = Some(HolderView::foreign(left));

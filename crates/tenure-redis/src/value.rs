@@ -1,7 +1,7 @@
 //! The text of a holder in its lock: `owner:token:since:label`, printable ASCII; and the texts of shared holders, waiters
 //! and memos.
 
-use std::{fmt::Write, time::Duration};
+use std::{fmt::Write, num::NonZeroU32, time::Duration};
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use tenure_core::{FencingToken, HolderView, Label, MemoView, Mode, OwnerId, WaiterView};
@@ -80,20 +80,27 @@ impl HolderText {
     }
 }
 
-/// `x`, `s`, or the limit.
+/// `x`, `s`, the limit, or several permits: see `sides.lua`.
 pub(crate) fn mode_code(mode: Mode) -> String {
     match mode {
         Mode::Exclusive => "x".into(),
-        Mode::Shared { limit: None } => "s".into(),
-        Mode::Shared { limit: Some(limit) } => limit.to_string(),
+        Mode::Shared { limit: None, .. } => "s".into(),
+        Mode::Shared { limit: Some(limit), permits: NonZeroU32::MIN } => limit.to_string(),
+        Mode::Shared { limit: Some(limit), permits } => format!("0.{limit:010}{permits}"),
     }
 }
 
-fn decode_mode(code: &str) -> Option<Mode> {
+pub(crate) fn decode_mode(code: &str) -> Option<Mode> {
     match code {
         "x" => Some(Mode::Exclusive),
         "s" => Some(Mode::READ),
-        limit => limit.parse().ok().map(|limit| Mode::Shared { limit: Some(limit) }),
+        _ => match code.strip_prefix("0.") {
+            Some(several) => {
+                let (limit, permits) = several.split_at_checked(10)?;
+                Mode::several(limit.parse().ok()?, permits.parse().ok()?)
+            }
+            None => code.parse().ok().map(Mode::permit),
+        },
     }
 }
 

@@ -248,11 +248,17 @@ impl Pair {
     }
 
     fn mode(&mut self, name: &str) -> Mode {
-        let shared = |limit| Mode::Shared { limit: NonZeroU32::new(limit) };
+        let several = |permits, limit| {
+            let [limit, permits] = [limit, permits].map(|number| NonZeroU32::new(number).unwrap());
+            Mode::several(limit, permits).unwrap()
+        };
+        let shared = |limit| several(1, limit);
         match name {
             // Mostly a mutex: its plain paths must be met as well.
             "a" => self.chance.of(&[Mode::Exclusive; 1]),
-            "c" => self.chance.of(&[shared(2), shared(2), shared(3), shared(1)]),
+            "c" => {
+                self.chance.of(&[shared(2), shared(3), several(2, 3), several(3, 4), shared(4), shared(1)])
+            }
             // Redlock has mutexes only, and only they are raised.
             "woken" if self.is_node => Mode::Exclusive,
             _ => self.chance.of(&[Mode::Exclusive, Mode::READ, Mode::READ, shared(2)]),

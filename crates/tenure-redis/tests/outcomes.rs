@@ -4,7 +4,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    num::NonZeroU32,
     path::Path,
     sync::Arc,
     time::Duration,
@@ -253,7 +252,7 @@ fn mode_of(code: &str) -> Mode {
     match code {
         "x" | "w" | "i" => Mode::Exclusive,
         "s" => Mode::READ,
-        limit => Mode::Shared { limit: NonZeroU32::new(limit.parse().unwrap()) },
+        limit => Mode::permit(limit.parse().unwrap()),
     }
 }
 

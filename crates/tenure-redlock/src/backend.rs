@@ -160,12 +160,18 @@ impl<N: QuorumNode> Backend for Redlock<N> {
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
         let answer = match claim.mode {
             Mode::Exclusive => claim_everywhere(&self.quorum, claim).await,
-            Mode::Shared { limit: Some(slots) } if slots.get() > SLOTS_MAX => {
+            Mode::Shared { limit: Some(slots), .. } if slots.get() > SLOTS_MAX => {
                 let message = format!("a semaphore on a quorum has {SLOTS_MAX} slots at most");
                 return Err(BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message));
             }
-            Mode::Shared { limit: Some(slots) } => self.claim_slot(claim, slots).await,
-            Mode::Shared { limit: None } => {
+            Mode::Shared { limit: Some(slots), permits: NonZeroU32::MIN } => {
+                self.claim_slot(claim, slots).await
+            }
+            Mode::Shared { limit: Some(_), .. } => {
+                let message = "a claim takes one slot of a semaphore on a quorum";
+                return Err(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message));
+            }
+            Mode::Shared { limit: None, .. } => {
                 let message = "a quorum of nodes has no read locks";
                 return Err(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message));
             }

@@ -472,8 +472,8 @@ async fn counters_that_agree_need_no_second_round() {
 async fn a_semaphore_is_as_many_slots() {
     let stage = Stage::new(3);
     let locks = stage.process();
-    let limit = NonZeroU32::new(2);
-    let claim = || stage.claim(WaitMode::Turn).with_mode(Mode::Shared { limit });
+    let limit = NonZeroU32::new(2).unwrap();
+    let claim = || stage.claim(WaitMode::Turn).with_mode(Mode::permit(limit));
     let (a, b, c) = (claim(), claim(), claim());
     let (one, two) = (granted(locks.claim(&a).await), granted(locks.claim(&b).await));
     let mut names = [one.name.as_str(), two.name.as_str()];
@@ -482,8 +482,11 @@ async fn a_semaphore_is_as_many_slots() {
     assert!(matches!(locks.claim(&c).await.unwrap(), ClaimAnswer::Queued { .. }));
     assert_eq!(locks.release(&one.name, a.owner).await.unwrap(), Released::Released);
     assert_eq!(granted(locks.claim(&c).await).name, one.name);
-    let reader = stage.claim(WaitMode::Turn).with_mode(Mode::READ);
-    assert_eq!(locks.claim(&reader).await.unwrap_err().kind(), ErrorKind::Unsupported);
+    let several = Mode::several(limit, limit).unwrap();
+    for mode in [Mode::READ, several] {
+        let claim = stage.claim(WaitMode::Turn).with_mode(mode);
+        assert_eq!(locks.claim(&claim).await.unwrap_err().kind(), ErrorKind::Unsupported);
+    }
 }
 
 /// L8: who finds no free slot, again and again, does not push out those who wait.
@@ -491,8 +494,8 @@ async fn a_semaphore_is_as_many_slots() {
 async fn those_who_only_try_do_not_make_a_waiter_forgotten() {
     let stage = Stage::new(3);
     let locks = stage.process();
-    let limit = NonZeroU32::new(1);
-    let claim = |wait| stage.claim(wait).with_mode(Mode::Shared { limit });
+    let limit = NonZeroU32::new(1).unwrap();
+    let claim = |wait| stage.claim(wait).with_mode(Mode::permit(limit));
     granted(locks.claim(&claim(WaitMode::Turn)).await);
     let waiter = claim(WaitMode::Turn);
     assert!(matches!(locks.claim(&waiter).await.unwrap(), ClaimAnswer::Queued { .. }));
@@ -509,7 +512,7 @@ async fn those_who_only_try_do_not_make_a_waiter_forgotten() {
 async fn a_waiter_queues_before_it_has_tried_all_of_very_many_slots() {
     let stage = Stage::new(3);
     let locks = stage.process();
-    let limit = NonZeroU32::new(100);
+    let limit = NonZeroU32::new(100).unwrap();
     for number in 1..=100 {
         let name = LockName::new(format!("one#{number}")).unwrap();
         granted(locks.claim(&stage.claim(WaitMode::Turn).with_name(name)).await);
@@ -518,7 +521,7 @@ async fn a_waiter_queues_before_it_has_tried_all_of_very_many_slots() {
         node.set(Mood::Late(ms(40)));
     }
     let began = stage.clock();
-    let waiter = stage.claim(WaitMode::Turn).with_mode(Mode::Shared { limit });
+    let waiter = stage.claim(WaitMode::Turn).with_mode(Mode::permit(limit));
     assert!(matches!(locks.claim(&waiter).await.unwrap(), ClaimAnswer::Queued { .. }));
     assert!(stage.clock() - began < TTL / 5, "{:?}", stage.clock() - began);
 }
@@ -528,8 +531,8 @@ async fn a_waiter_queues_before_it_has_tried_all_of_very_many_slots() {
 async fn a_waiter_leaves_all_slots() {
     let stage = Stage::new(3);
     let locks = stage.process();
-    let limit = NonZeroU32::new(2);
-    let claim = || stage.claim(WaitMode::Turn).with_mode(Mode::Shared { limit });
+    let limit = NonZeroU32::new(2).unwrap();
+    let claim = || stage.claim(WaitMode::Turn).with_mode(Mode::permit(limit));
     granted(locks.claim(&claim()).await);
     granted(locks.claim(&claim()).await);
     let waiter = claim();

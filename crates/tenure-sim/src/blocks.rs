@@ -99,7 +99,7 @@ impl BlockProgram {
         let world = self.world.clone();
         let (grant, lock, token) = (world.next_grant(), lock_id(&granted.name), granted.token.get());
         let (process, owner, last) = (self.process, granted.owner, token + u64::from(granted.block) - 1);
-        world.note(What::Entered { ask, grant, process, lock, owner, token, last, limit: 1 });
+        world.note(What::Entered { ask, grant, process, lock, owner, token, last, limit: 1, permits: 1 });
         let left_us = self.clock.true_within(u64::try_from(left.as_micros()).unwrap_or(0));
         world.note(What::Believes { grant, until: world.now() + left_us });
         for token in token..=last {

@@ -2,7 +2,7 @@
 //!
 //! | Law | How it is checked | Where |
 //! |---|---|---|
-//! | L1 | the intervals of true time in which guards report their leases as held; an entry counts even if its guard already reports the loss; at no instant more holders than the smallest limit; after a run of a job that counts, no other run starts within its interval, and n intervals hold at most n + 1 runs where runs may begin early | everywhere |
+//! | L1 | the intervals of true time in which guards report their leases as held; an entry counts even if its guard already reports the loss; at no instant more permits than the smallest limit; after a run of a job that counts, no other run starts within its interval, and n intervals hold at most n + 1 runs where runs may begin early | everywhere |
 //! | L2 | per server and lock, tokens grow in the order of the server's answers; no two entries share a token, and each has one that was granted to its owner; tokens of entries that exclude each other grow in the order of entry, and the resource refuses no holder that treats its lease as held | everywhere; order of entry and refusals: within the assumptions |
 //! | L3 | at the resource, after another grant has written, an earlier one is never accepted again; on one server also: accepted grants follow the order in which they were minted; in the database of the locks: no transaction of an owner is committed after a later grant | everywhere |
 //! | L4 | a release, renewal or raise shortens or ends no other owner's lease on the server; the server takes a memo only from a holder, and not with a smaller token than that of the memo before | everywhere |

@@ -40,7 +40,7 @@ fn laws(events: &[(Micros, What)]) -> Vec<Law> {
 
 fn enters(grant: usize, token: u64, limit: u32) -> What {
     let n = u8::try_from(grant).unwrap();
-    Entered { ask: grant, grant, process: 0, lock: 0, owner: owner(n), token, last: token, limit }
+    Entered { ask: grant, grant, process: 0, lock: 0, owner: owner(n), token, last: token, limit, permits: 1 }
 }
 
 fn believes(grant: usize, until: Micros) -> What {
@@ -90,6 +90,15 @@ fn the_smallest_limit_among_those_who_believe_counts() {
     assert_eq!(laws(&[hold(1, 2), hold(2, 2)].concat()), []);
     assert_eq!(laws(&[hold(1, 2), hold(2, 2), hold(3, 2)].concat()), [Law::L1]);
     assert_eq!(laws(&[hold(1, u32::MAX), hold(2, u32::MAX), hold(3, 1)].concat()), [Law::L1]);
+    let several = |grant, taken| match enters(grant, grant as u64, 3) {
+        Entered { ask, grant, process, lock, owner, token, last, limit, .. } => {
+            let entered = Entered { ask, grant, process, lock, owner, token, last, limit, permits: taken };
+            vec![(10, entered), (10, believes(grant, 100))]
+        }
+        _ => unreachable!(),
+    };
+    assert_eq!(laws(&[several(1, 2), several(2, 1)].concat()), []);
+    assert_eq!(laws(&[several(1, 2), several(2, 2)].concat()), [Law::L1]);
 }
 
 #[test]
@@ -108,8 +117,8 @@ fn tokens_that_do_not_grow_break_l2() {
 #[test]
 fn blocks_that_share_a_token_break_l2() {
     let block = |grant, token, last| match enters(grant, token, 1) {
-        Entered { ask, grant, process, lock, owner, token, limit, .. } => {
-            Entered { ask, grant, process, lock, owner, token, last, limit }
+        Entered { ask, grant, process, lock, owner, token, limit, permits, .. } => {
+            Entered { ask, grant, process, lock, owner, token, last, limit, permits }
         }
         _ => unreachable!(),
     };
@@ -194,7 +203,17 @@ fn whoever_passes_the_queue_breaks_l7() {
 
 /// Each of these has the lease of the first one, with the next token.
 fn shares(grant: usize, token: u64) -> What {
-    Entered { ask: grant, grant, process: 0, lock: 0, owner: owner(1), token, last: token, limit: 1 }
+    Entered {
+        ask: grant,
+        grant,
+        process: 0,
+        lock: 0,
+        owner: owner(1),
+        token,
+        last: token,
+        limit: 1,
+        permits: 1,
+    }
 }
 
 /// H5.2, H5.5.

@@ -1,10 +1,10 @@
 //! Programs: each asks for locks, writes to what they protect and releases them, or does not.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use futures_util::future::{Either, select};
 use tenure::{AcquireError, Guard, Lock, Locker, ReleaseError, ownership::Ownership};
-use tenure_core::{ErrorKind, Mode, Outcome};
+use tenure_core::{ErrorKind, Mode, Outcome, Sharing};
 
 use crate::{
     chance::Chance,
@@ -14,6 +14,9 @@ use crate::{
     owned::Transaction,
     world::World,
 };
+
+const TWO: NonZeroU32 = NonZeroU32::new(2).expect("BUG: it is not zero");
+const THREE: NonZeroU32 = NonZeroU32::new(3).expect("BUG: it is not zero");
 
 /// A lock of the world, and how it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,8 +152,11 @@ impl Program {
             }
             Use::ReadWrite => (self.locker.rwlock(name).read(), Mode::READ),
             Use::Semaphore => {
-                let limit = std::num::NonZeroU32::new(2);
-                (self.locker.semaphore(name, 2), Mode::Shared { limit })
+                let is_counted = self.locker.promises().sharing == Sharing::Counted;
+                let slots = if is_counted { THREE } else { TWO };
+                let permits = if is_counted && self.chance.per_mille(400) { TWO } else { NonZeroU32::MIN };
+                let lock = self.locker.semaphore(name, slots.get()).take(permits.get());
+                (lock, Mode::several(slots, permits).expect("BUG: no more than there are"))
             }
         };
         (id, lock.ttl(self.habits.ttl), mode, self.habits.locks[at] == Use::Mutex, keeps)
@@ -206,9 +212,9 @@ impl Program {
         let (token, process) = (guard.token().get(), self.process);
         let owner = world.owner_of(lock, token);
         let grant = world.believe(process, &guard, &self.clock);
-        let (ask, limit) = (asking.ask, mode.limit());
+        let (ask, limit, permits) = (asking.ask, mode.limit(), mode.permits());
         asking.is_over = true;
-        world.note(What::Entered { ask, grant, process, lock, owner, token, last: token, limit });
+        world.note(What::Entered { ask, grant, process, lock, owner, token, last: token, limit, permits });
         let mut tenure = Tenure { world: world.clone(), grant, guard: Some(guard) };
         let ttl = micros(self.habits.ttl) / 1000;
         let length = match self.chance.below(1000) {

@@ -144,6 +144,7 @@ pub enum What {
         token: u64,
         last: u64,
         limit: u32,
+        permits: u32,
     },
     /// It did not acquire.
     NotEntered { ask: AskId, why: NotEntered },

@@ -146,7 +146,17 @@ impl Program {
             let (lock, token) = (lock_id(lease.name()), lease.token().get());
             let owner = world.owner_of(lock, token);
             let grant = world.believe(process, &guards, &self.clock);
-            world.note(What::Entered { ask, grant, process, lock, owner, token, last: token, limit: 1 });
+            world.note(What::Entered {
+                ask,
+                grant,
+                process,
+                lock,
+                owner,
+                token,
+                last: token,
+                limit: 1,
+                permits: 1,
+            });
             grants.push((grant, lock, token));
         }
         let mut tenures = Tenures { world: world.clone(), grants, guards: Some(guards) };

@@ -59,7 +59,10 @@ fn modes() -> impl Strategy<Value = Vec<Mode>> {
     let mode = prop_oneof![
         2 => Just(Mode::Exclusive),
         2 => Just(Mode::READ),
-        1 => (1u32..4).prop_map(|n| Mode::Shared { limit: NonZeroU32::new(n) }),
+        1 => (1u32..5).prop_flat_map(|limit| (1..=limit).prop_map(move |permits| {
+            let [limit, permits] = [limit, permits].map(|number| NonZeroU32::new(number).unwrap());
+            Mode::several(limit, permits).unwrap()
+        })),
     ];
     // Of one mode, or of all.
     prop_oneof![mode.clone().prop_map(|mode| vec![mode; CLIENTS]), prop::collection::vec(mode, CLIENTS)]

@@ -71,6 +71,7 @@ macro_rules! conformance {
         $crate::conformance!(@cases $arena, $runtime,
             exclusion: two_exclusive_owners_never_hold_at_once, readers_hold_together_and_a_writer_alone,
                 a_semaphore_lets_in_no_more_than_its_limit, the_smallest_limit_counts,
+                permits_are_never_more_than_the_limit, an_owner_does_not_claim_more_than_it_holds,
                 a_lease_ends_on_time_and_not_before, locks_of_different_names_are_independent;
             tokens: tokens_grow_over_release_expiry_and_break, a_retried_claim_is_granted_anew,
                 a_block_of_tokens_lies_above_all_earlier_ones,
@@ -81,7 +82,8 @@ macro_rules! conformance {
             queue: waiters_enter_in_the_order_they_came, a_waiter_enters_only_by_its_own_claim,
                 a_dead_waiter_delays_no_longer_than_promised, a_withdrawn_waiter_is_passed,
                 a_place_is_lost_when_it_is_not_kept, busy_leaves_no_trace, a_writer_is_not_starved_by_readers,
-                leading_readers_enter_together, a_place_without_a_turn_never_holds;
+                leading_readers_enter_together, a_claim_for_many_permits_is_not_starved,
+                a_place_without_a_turn_never_holds;
             wake: a_release_wakes_the_next_waiter, a_release_elsewhere_wakes_the_next_waiter,
                 a_break_elsewhere_wakes_the_robbed, a_holder_is_told_that_somebody_waits, observers_are_told_wherever_they_are,
                 one_change_of_owner_wakes_few;

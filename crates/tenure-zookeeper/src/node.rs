@@ -69,8 +69,13 @@ impl Layout {
         match (self, mode) {
             (Self::Curator, Mode::Exclusive) => format!("{mark}{CURATOR}"),
             (Self::Kazoo, Mode::Exclusive) => format!("{mark}{KAZOO}"),
-            (_, Mode::Shared { limit }) => {
+            (_, Mode::Shared { limit, permits }) => {
                 let limit = limit.map_or(0, NonZeroU32::get);
+                // A version that counts holders cannot read several permits, and lets the node hold alone (L1).
+                let limit = match permits {
+                    NonZeroU32::MIN => limit.to_string(),
+                    permits => format!("{limit}.{permits}"),
+                };
                 match self {
                     Self::Curator => format!("{mark}tenure-shared-{limit}-{CURATOR}"),
                     Self::Kazoo => format!("{mark}-shared-{limit}{KAZOO}"),
@@ -109,7 +114,10 @@ fn shared(rest: &str) -> Option<Mode> {
         claim.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| rest.strip_prefix("-shared-"))?
     };
     let limit = curator().or_else(kazoo)?;
-    limit.parse().ok().map(|limit| Mode::Shared { limit: NonZeroU32::new(limit) })
+    match limit.split_once('.') {
+        Some((limit, permits)) => Mode::several(limit.parse().ok()?, permits.parse().ok()?),
+        None => limit.parse().ok().map(|limit| NonZeroU32::new(limit).map_or(Mode::READ, Mode::permit)),
+    }
 }
 
 /// The element of a path that a lock's name becomes.
@@ -200,7 +208,12 @@ mod tests {
     }
 
     fn slots(limit: u32) -> Mode {
-        Mode::Shared { limit: NonZeroU32::new(limit) }
+        Mode::permit(NonZeroU32::new(limit).unwrap())
+    }
+
+    fn several(permits: u32, limit: u32) -> Mode {
+        let [limit, permits] = [limit, permits].map(|number| NonZeroU32::new(number).unwrap());
+        Mode::several(limit, permits).unwrap()
     }
 
     /// Interop: Curator's `InterProcessMutex` takes the text after the last `lock-` as the number, kazoo's `Lock`
@@ -211,7 +224,7 @@ mod tests {
         let uuid = "abababab-abab-abab-abab-abababababab";
         assert_eq!(curator.prefix(owner(), Mode::Exclusive), format!("_c_{uuid}-lock-"));
         assert_eq!(kazoo.prefix(owner(), Mode::Exclusive), format!("{}__lock__", "ab".repeat(16)));
-        for mode in [Mode::Exclusive, Mode::READ, slots(3)] {
+        for mode in [Mode::Exclusive, Mode::READ, slots(3), several(2, 3)] {
             let name = format!("{}0000000042", curator.prefix(owner(), mode));
             assert_eq!(name.rsplit_once("lock-").unwrap().1, "0000000042");
             let name = format!("{}0000000042", kazoo.prefix(owner(), mode));
@@ -222,7 +235,7 @@ mod tests {
     #[test]
     fn a_name_tells_mode_and_number_in_every_layout() {
         for layout in [Layout::Curator, Layout::Kazoo] {
-            for mode in [Mode::Exclusive, Mode::READ, slots(1), slots(u32::MAX)] {
+            for mode in [Mode::Exclusive, Mode::READ, slots(1), slots(u32::MAX), several(4, 10)] {
                 for (number, text) in [(7, "0000000007"), (i32::MIN, "-2147483648"), (-5, "-000000005")] {
                     let name = format!("{}{text}", layout.prefix(owner(), mode));
                     assert!(name.starts_with(&layout.mark(owner())));

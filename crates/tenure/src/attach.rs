@@ -52,7 +52,7 @@ impl Lock {
             let engine = lock.shared_engine();
             engine.must_be_ours()?;
             let request = lock.request(None)?;
-            let linger = request.options.linger;
+            let (linger, min_hold) = (request.options.linger, request.options.min_hold);
             let promises = engine.backend.promises();
             if promises.end == EndOfGrant::Session {
                 return Err(ConfigError::EndsWithProcess { backend: promises.backend }.into());
@@ -65,7 +65,9 @@ impl Lock {
                 },
                 Ok(lease) => lease,
             };
-            Ok(Guard::new(engine.clone(), lease, linger))
+            let mut guard = Guard::new(engine.clone(), lease);
+            guard.stays_taken(linger, min_hold);
+            Ok(guard)
         }
     }
 }

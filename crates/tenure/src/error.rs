@@ -40,6 +40,23 @@ pub enum ConfigError {
         /// Its maximum.
         most: u32,
     },
+    /// No permit, or more than the semaphore has.
+    #[error("a claim takes 1 to {slots} permits of this semaphore, not {permits}")]
+    PermitsOutOfRange {
+        /// What was asked for.
+        permits: u32,
+        /// How many there are.
+        slots: u32,
+    },
+    /// Permits of a lock that is no semaphore.
+    #[error("only a semaphore has permits to take")]
+    NoPermits,
+    /// Several permits where each is a mutex.
+    #[error("a claim takes one slot of a semaphore on {backend}: each is a mutex of its own")]
+    OnePermit {
+        /// The backend.
+        backend: &'static str,
+    },
     /// A mode that the backend does not have.
     #[error("{backend} has mutexes only: neither read locks nor semaphores")]
     NotShared {
@@ -83,7 +100,7 @@ pub enum ConfigError {
         backend: &'static str,
     },
     /// A lease that ends with the process that took it cannot outlive it.
-    #[error("a lease of {backend} ends with the process that took it; leave `linger` out")]
+    #[error("a lease of {backend} ends with the process that took it; leave `linger` and `min_hold` out")]
     NoLinger {
         /// The backend.
         backend: &'static str,

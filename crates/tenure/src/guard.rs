@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Deref, sync::Arc, time::Duration};
 
-use tenure_core::{BackendError, ErrorKind, Moment, Outcome, Released, Renewal};
+use tenure_core::{BackendError, ErrorKind, Moment, Outcome, Released, Renewal, Timing};
 use tracing::{Instrument, Span};
 
 use crate::{
@@ -26,7 +26,8 @@ use crate::{
 /// # Dropping
 /// Stops the renewals immediately. The lock is released in the background, or the lease is passed on to the next
 /// waiter of this process. This works from any thread and without a runtime. If the release fails, the lease
-/// expires after its ttl. With [`Lock::linger`](crate::Lock::linger) the lock stays taken for that long instead. Call [`release`](Self::release) to learn the result, and
+/// expires after its ttl. With [`Lock::linger`](crate::Lock::linger) the lock stays taken for that long instead, and with
+/// [`Lock::min_hold`](crate::Lock::min_hold) for that long in all. Call [`release`](Self::release) to learn the result, and
 /// [`Locker::flush`](crate::Locker::flush) before the program ends.
 ///
 /// # Forking
@@ -50,14 +51,16 @@ pub struct Guard {
     span: Span,
     /// How long the lock stays taken if this guard is dropped.
     linger: Option<Duration>,
+    /// Until when it stays taken in any case.
+    until: Option<Moment>,
     /// This guard no longer ends the lease: its release was answered, or it was detached.
     done: bool,
 }
 
 impl Guard {
-    pub(crate) fn new(engine: Arc<Engine>, lease: Lease, linger: Option<Duration>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, lease: Lease) -> Self {
         let span = engine.telemetry().hold_span(lease.cell().grant());
-        Self { engine, lease, span, linger, done: false }
+        Self { engine, lease, span, linger: None, until: None, done: false }
     }
 
     /// Releases the lock and logs a failure, because the work under it is already done or was never started.
@@ -67,8 +70,16 @@ impl Guard {
         }
     }
 
-    pub(crate) fn linger_for(&mut self, linger: Option<Duration>) {
-        self.linger = linger;
+    /// From now on: the lock stays taken after a drop, and for this long in any case.
+    pub(crate) fn stays_taken(&mut self, linger: Option<Duration>, min_hold: Option<Duration>) {
+        let now = self.engine.host.now();
+        (self.linger, self.until) = (linger, min_hold.map(|min_hold| now + min_hold));
+    }
+
+    /// For how much longer it stays taken in any case; `None` if that time has passed.
+    fn rest(&self) -> Option<Duration> {
+        let rest = self.until?.boot.checked_sub(self.engine.host.now().boot)?;
+        (!rest.is_zero()).then(|| rest.max(Timing::MIN_TTL))
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -106,6 +117,9 @@ impl Guard {
         if !self.cell().is_ours() {
             self.check().map_err(ReleaseError::AlreadyLost)?;
         }
+        if let Some(rest) = self.rest() {
+            return self.stay(rest).await;
+        }
         let end = self.engine.end(self.cell()).map_err(ReleaseError::AlreadyLost)?;
         let mut guard = self;
         let HoldEnd::ToRelease(now) = end else {
@@ -133,6 +147,32 @@ impl Guard {
                 guard.cell().on_released(ReleaseOutcome::Unknown);
                 Err(ReleaseError::Unknown(error))
             }
+        }
+    }
+
+    /// Renews the lease once more, for this long, and leaves it.
+    async fn stay(mut self, rest: Duration) -> Result<(), ReleaseError> {
+        self.check().map_err(ReleaseError::AlreadyLost)?;
+        let last = self.cell().grant().clone().with_ttl(rest).ending_with_process(false);
+        match self.engine.renew_one(&last, self.cell().timing().request_timeout()).await {
+            Ok(Renewal::Renewed) => {
+                self.engine.leave_to_ttl(self.cell());
+                let now = self.engine.host.now();
+                // OK to ignore, because the store has just renewed it.
+                let _ = self.cell().release(now);
+                self.end(HoldOutcome::Released, Some(now));
+                self.cell().on_released(ReleaseOutcome::Released);
+                Ok(())
+            }
+            Ok(Renewal::Gone) => {
+                self.engine.leave_to_ttl(self.cell());
+                let lost = self.cell().on_gone();
+                self.end(HoldOutcome::Lost, None);
+                self.cell().on_released(ReleaseOutcome::Gone);
+                Err(ReleaseError::AlreadyLost(lost))
+            }
+            // The drop tries again, in the background.
+            Err(error) => Err(ReleaseError::Unknown(error)),
         }
     }
 
@@ -255,7 +295,7 @@ impl Drop for Guard {
         if self.done || !self.cell().is_ours() {
             return;
         }
-        match self.linger {
+        match self.linger.max(self.rest()) {
             Some(linger) => self.engine.linger(self.cell(), linger),
             None => self.engine.pass_on_or_release(self.cell()),
         }

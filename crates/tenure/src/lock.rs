@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    num::NonZeroU32,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
@@ -68,6 +69,38 @@ impl Lock {
         Self { mode: Ok(mode), ..self.clone() }
     }
 
+    /// Takes this many permits of a [semaphore](crate::Locker::semaphore), all or none, with one lease and one token.
+    /// Default 1.
+    ///
+    /// The first waiter keeps what it needs: the permits that become free stay free until its own fit, and no waiter
+    /// behind it passes. So a claim for many is not overtaken by claims for one, and some permits may be unused
+    /// while it waits. A version of Tenure without this method never makes the permits too many; it lets several of
+    /// one claim hold alone.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let memory = locks.semaphore("gigabytes", 10);
+    /// let large = memory.clone().take(8).acquire().await?;
+    /// let small = memory.clone().take(2).acquire().await?;
+    /// assert!(memory.try_acquire().await?.is_none());
+    /// # large.release().await?; small.release().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Acquiring is refused for no permit, for more than the semaphore has, for a lock that is no semaphore, and for
+    /// more than one on Redlock, where each permit is a mutex.
+    #[must_use]
+    pub fn take(mut self, permits: u32) -> Self {
+        self.mode = self.mode.and_then(|mode| {
+            let Mode::Shared { limit: Some(limit), .. } = mode else { return Err(ConfigError::NoPermits) };
+            let taken = NonZeroU32::new(permits).and_then(|permits| Mode::several(limit, permits));
+            taken.ok_or_else(|| ConfigError::PermitsOutOfRange { permits, slots: limit.get() })
+        });
+        self
+    }
+
     /// The length of the lease. Default 10 s: a crash blocks the lock for no longer, and two renewals may fail.
     /// If the store [grants](crate::backend::Promises::served_ttl) only shorter ones, the longest of them is the default.
     ///
@@ -115,6 +148,38 @@ impl Lock {
     #[must_use]
     pub fn linger(mut self, linger: Duration) -> Self {
         self.options.linger = Some(linger);
+        self
+    }
+
+    /// Keeps the lock taken for at least this long from when it was acquired, even if it is released before. Default: it is free
+    /// when it is released. For work that is over so soon that hosts whose clocks differ would do it one after the other, and for
+    /// a pause between two holders.
+    ///
+    /// A release before that time, or a drop, renews the lease once, to the rest of the time, and leaves it. From then on no
+    /// process is needed for it. The rest of a longer ttl is not shortened, so choose a short ttl. The lease is not passed on to a
+    /// waiter of this process. With [`linger`](Self::linger) a dropped guard keeps the lock for the longer of both.
+    ///
+    /// # Not promised
+    /// After a crash the lock is free when its ttl has ended, or [immediately](Self::free_at_death), even if that is before this
+    /// time.
+    ///
+    /// # Timing
+    /// 100 ms to 24 h, and no more than the store's maximum. Acquiring with a longer one is refused, and so is any on a store
+    /// whose leases [end with the process](crate::backend::EndOfGrant::Session).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let report = locks.mutex("report").ttl(Duration::from_secs(2)).min_hold(Duration::from_secs(60));
+    /// report.acquire().await?.release().await?;
+    /// assert!(report.try_acquire().await?.is_none());
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn min_hold(mut self, min_hold: Duration) -> Self {
+        self.options.min_hold = Some(min_hold);
         self
     }
 
@@ -418,8 +483,8 @@ impl Lock {
         self.acquire_with(AcquireRequest { was_busy: Some(was_busy), asks_once: true, ..request }).await
     }
 
-    /// The same, but `max_hold` does not count yet, and a guard that is dropped does not linger: [`begin`](Self::begin)
-    /// starts both.
+    /// The same, but `max_hold` and `min_hold` do not count yet, and a guard that is dropped does not linger:
+    /// [`begin`](Self::begin) starts them.
     pub(crate) async fn acquire_uncapped(
         &self,
         budget: Option<Duration>,
@@ -428,15 +493,17 @@ impl Lock {
         let mut uncapped = self.clone();
         // A lock that will linger outlives its process from the beginning.
         uncapped.options.free_at_death = uncapped.options.ends_with_process();
-        (uncapped.options.max_hold, uncapped.options.linger) = (None, None);
+        (uncapped.options.max_hold, uncapped.options.linger, uncapped.options.min_hold) = (None, None, None);
         uncapped.acquire_among(budget, was_busy).await
     }
 
     async fn acquire_with(&self, request: AcquireRequest<'_>) -> Result<Guard, AcquireError> {
         self.engine.must_be_ours()?;
-        let (mode, linger) = (request.mode, request.options.linger);
+        let (mode, linger, min_hold) = (request.mode, request.options.linger, request.options.min_hold);
         let cell = acquire::acquire(&self.engine, request).await?;
-        Ok(Guard::new(self.engine.clone(), Lease::new(cell, mode, &self.engine), linger))
+        let mut guard = Guard::new(self.engine.clone(), Lease::new(cell, mode, &self.engine));
+        guard.stays_taken(linger, min_hold);
+        Ok(guard)
     }
 
     /// The work begins now.
@@ -444,7 +511,7 @@ impl Lock {
         if let Some(max_hold) = self.options.max_hold {
             guard.lease().cell().cap(self.engine.host.now() + max_hold);
         }
-        guard.linger_for(self.options.linger);
+        guard.stays_taken(self.options.linger, self.options.min_hold);
     }
 
     /// The name of the lock, or why it is not valid.
@@ -515,12 +582,13 @@ impl Lock {
         let mode = self.mode.clone()?;
         let promises = self.engine.backend.promises();
         let timing = Timing::new(self.options.ttl.unwrap_or_else(|| promises.default_ttl()))?;
-        let linger = self.options.linger.map(Timing::new).transpose()?;
-        if timing.ttl().max(linger.map_or(Duration::ZERO, Timing::ttl)) > promises.max_ttl {
+        let beyond = [self.options.linger, self.options.min_hold].into_iter().flatten().max();
+        let beyond = beyond.map(Timing::new).transpose()?;
+        if timing.ttl().max(beyond.map_or(Duration::ZERO, Timing::ttl)) > promises.max_ttl {
             let (backend, parameter) = (promises.backend, promises.max_ttl_parameter);
             return Err(ConfigError::TtlAboveMaximum { backend, max: promises.max_ttl, parameter });
         }
-        if linger.is_some() && promises.end == EndOfGrant::Session {
+        if beyond.is_some() && promises.end == EndOfGrant::Session {
             return Err(ConfigError::NoLinger { backend: promises.backend });
         }
         match self.options.owner {
@@ -536,11 +604,14 @@ impl Lock {
         }
         match (mode, promises.sharing) {
             (Mode::Exclusive, _) | (_, Sharing::Counted) => {}
-            (Mode::Shared { limit: Some(slots) }, Sharing::Slots { most }) if slots.get() > most => {
+            (Mode::Shared { limit: Some(slots), .. }, Sharing::Slots { most }) if slots.get() > most => {
                 return Err(ConfigError::TooManySlots { backend, most });
             }
-            (Mode::Shared { limit: Some(_) }, Sharing::Slots { .. }) => {}
-            (Mode::Shared { limit: None }, Sharing::Slots { .. }) => {
+            (Mode::Shared { limit: Some(_), permits: NonZeroU32::MIN }, Sharing::Slots { .. }) => {}
+            (Mode::Shared { limit: Some(_), .. }, Sharing::Slots { .. }) => {
+                return Err(ConfigError::OnePermit { backend });
+            }
+            (Mode::Shared { limit: None, .. }, Sharing::Slots { .. }) => {
                 return Err(ConfigError::NoReadLocks { backend });
             }
             _ => return Err(ConfigError::NotShared { backend }),

@@ -84,7 +84,8 @@ impl Locker {
     }
 
     /// A lock with up to `slots` holders at a time. All clients should name the same number; otherwise the smallest
-    /// among the holders and the client that asks applies. Holders are not fenced from each other.
+    /// among the holders and the client that asks applies, and a larger one takes effect when the last holder with the
+    /// smaller one has left. A claim may [take](Lock::take) several slots. Holders are not fenced from each other.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -97,7 +98,7 @@ impl Locker {
     /// ```
     pub fn semaphore(&self, name: impl AsRef<str>, slots: u32) -> Lock {
         let limit = NonZeroU32::new(slots).ok_or(ConfigError::NoSlots);
-        self.lock(name.as_ref(), limit.map(|limit| Mode::Shared { limit: Some(limit) }))
+        self.lock(name.as_ref(), limit.map(Mode::permit))
     }
 
     /// Several mutexes, to be held at the same time: all or none. Every process acquires them in the order of their

@@ -34,6 +34,8 @@ pub(crate) struct Options {
     pub(crate) max_hold: Option<Duration>,
     /// How long the lock stays taken after a guard that was dropped; `None`: it is released.
     pub(crate) linger: Option<Duration>,
+    /// How long the lock stays taken from when it was acquired, even if it is released before.
+    pub(crate) min_hold: Option<Duration>,
     /// How long to wait; `None`: without a limit.
     pub(crate) within: Option<Duration>,
     /// `None`: as long as the caller waits, and [`PATIENCE`] if it waits without a limit.
@@ -55,6 +57,7 @@ impl Options {
             ttl: None,
             max_hold: None,
             linger: None,
+            min_hold: None,
             within: None,
             patience: None,
             label,

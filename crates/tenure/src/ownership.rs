@@ -61,7 +61,8 @@
 //! # Bounds
 //! While a transaction relies on it, no client acquires the lock, even after the ttl: waiters keep their places, and
 //! `try_acquire` finds it busy. The statement finds no row from the moment at which another client has asked for the expired
-//! lock, or a release by its holder or by force was asked for. So transactions of several tasks that overlap without a gap keep
+//! lock, or a release by its holder or by force was asked for. A release that is refused because of an open transaction ends the
+//! lease all the same, and the next client acquires the lock when the transaction has ended. So transactions of several tasks that overlap without a gap keep
 //! no client waiting for longer than one of them lasts; on MySQL and MariaDB not in `SERIALIZABLE`.
 //!
 //! A client that dies without closing its connection leaves its transaction open. On PostgreSQL the statement limits how long
@@ -70,8 +71,8 @@
 //!
 //! # What is not promised
 //! * What is written outside this database: use the [token](crate::Lease::token).
-//! * Two-phase commit on MariaDB: it gives up the lock of the row at `XA PREPARE`, unless the transaction is `SERIALIZABLE`.
-//!   Elsewhere a prepared transaction keeps the lock until it is committed or rolled back.
+//! * Two-phase commit on MySQL and MariaDB: `XA PREPARE` on MariaDB, and a restart of either server, gives up the lock of the
+//!   row. On PostgreSQL a prepared transaction keeps the lock until it is committed or rolled back.
 //! * A copy of the table: on another server, such as a replica that was promoted without the last writes, an old row may
 //!   still have the text.
 //! * Shared locks, SQLite, memory, Redlock, and clusters in which several MySQL servers take writes: refused as

@@ -11,7 +11,9 @@ use std::{
 use futures_util::future::join_all;
 use mysql_async::{Conn, prelude::Queryable};
 use tenure::{
-    AcquireError, ErrorKind, Guard, Locker, OwnershipError, ReleaseError, blocking,
+    AcquireError, ErrorKind, Guard, Locker, OwnershipError, ReleaseError,
+    backend::Outcome,
+    blocking,
     ownership::{Ownership, SqlOwnership},
 };
 use tenure_testkit::{
@@ -386,6 +388,7 @@ on_both! {
     waiters_of_an_expired_owner_wait_for_its_transaction_in_their_order
     a_transaction_delays_no_renewal
     transactions_that_overlap_keep_no_one_out
+    a_stopped_transaction_that_stays_open_keeps_no_one_out
     a_release_and_a_break_inside_a_transaction_are_refused
     a_refused_transaction_that_stays_open_hinders_no_holder
     a_chosen_owner_that_comes_back_is_another_one
@@ -461,13 +464,14 @@ async fn a_release_and_a_break_inside_a_transaction_are_refused(server: &Server)
     let broken = server.locks().await.force_release("expired").await.unwrap_err();
     assert!(broken.to_string().contains("is still open"), "{broken}");
     expired.db.rollback().await;
+    holder.db.rollback().await;
+    let holder = Relying::start(server, "released", (Duration::from_secs(300), true)).await;
     let Err(ReleaseError::Unknown(error)) = holder.guard.release().await else { panic!("it was released") };
     assert!(error.to_string().contains("is still open"), "{error}");
     let other = server.locks().await;
-    assert!(other.mutex("inside").try_acquire().await.unwrap().is_none());
+    assert!(other.mutex("released").try_acquire().await.unwrap().is_none());
     holder.db.run("COMMIT").await.unwrap();
-    // The release is repeated in the background.
-    other.mutex("inside").within(patience()).acquire().await.unwrap().release().await.unwrap();
+    other.mutex("released").within(patience()).acquire().await.unwrap().release().await.unwrap();
     holder.locks.flush(patience()).await;
     // An open owner is broken as soon as no transaction relies on it.
     let holder = Relying::start(server, "inside", (Duration::from_secs(30), true)).await;
@@ -619,6 +623,27 @@ async fn transactions_that_overlap_keep_no_one_out(server: &Server) {
         let (committed, ()) = tokio::join!(tasks, end);
         assert!(committed > 0, "{ends}");
     }
+}
+
+/// L6, L8: a break that is refused ends the lease, and its holder is told. A transaction that begins afterwards has nothing
+/// locked, even if its program stands still: the next client waits for the first one only.
+async fn a_stopped_transaction_that_stays_open_keeps_no_one_out(server: &Server) {
+    let (locks, other) = (server.locks().await, server.locks().await);
+    let guard = locks.mutex("stopped").ttl(patience()).acquire().await.unwrap();
+    let ownership = guard.ownership_resting(patience()).await.unwrap();
+    let (relies, begins) = (server.open().await, server.open().await);
+    relies.begin("READ COMMITTED").await;
+    relies.owns(ownership.sql().unwrap()).await.unwrap();
+    let refused = other.force_release("stopped").await.unwrap_err();
+    assert_eq!((refused.kind(), refused.outcome()), (ErrorKind::Unavailable, Outcome::Unknown), "{refused}");
+    assert!(refused.to_string().contains("the lock is free then"), "{refused}");
+    tokio::time::timeout(patience(), guard.lost()).await.expect("it is told");
+    begins.begin("READ COMMITTED").await;
+    assert_eq!(begins.owns(ownership.sql().unwrap()).await, Err(Refused::NotOwner));
+    assert!(other.mutex("stopped").try_acquire().await.unwrap().is_none());
+    relies.run("COMMIT").await.unwrap();
+    other.mutex("stopped").within(patience()).acquire().await.unwrap().release().await.unwrap();
+    begins.rollback().await;
 }
 
 async fn only_an_exclusive_lease_has_an_ownership(server: &Server) {

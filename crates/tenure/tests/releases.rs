@@ -153,6 +153,56 @@ async fn work_that_is_cut_off_lingers() {
     assert!(matches!(refused, AcquireError::Config(ConfigError::NoLinger { .. })), "{refused}");
 }
 
+/// Work that is done immediately keeps its lock for a while, from other processes and from a waiter of this one. The store may fail
+/// just then.
+#[tokio::test(start_paused = true)]
+async fn a_lock_stays_taken_for_its_least_time() {
+    let (least, ttl) = (5 * TTL, TTL);
+    for gate in [Gate::Open, Gate::Refuse, Gate::Hang] {
+        for is_dropped in [false, true] {
+            let stage = Stage::new();
+            let actor = stage.actor();
+            let lock = actor.locks.mutex(name()).ttl(ttl).fifo().min_hold(least);
+            let (began, guard) = (stage.clock(), lock.acquire().await.unwrap());
+            let (elsewhere, beside) = (stage.actor().waiting(), actor.waiting());
+            stage.settle(1, 2).await;
+            pass(least / 3).await;
+            let (before, lease) = (actor.gates.asked(Verb::Release), guard.lease());
+            actor.gates.plan(Verb::Renew, &[gate], Gate::Open);
+            match is_dropped {
+                true => drop(guard),
+                false => assert_eq!(guard.release().await.is_ok(), gate == Gate::Open, "{gate:?}"),
+            }
+            assert_eq!(lease.check().unwrap_err().cause(), Loss::Released, "{gate:?}");
+            assert!(actor.locks.flush(SOON + ms(2_500)).await, "{gate:?}");
+            assert_eq!(actor.gates.asked(Verb::Release), before, "{gate:?}");
+            let first = tokio::select! { guard = elsewhere => guard, guard = beside => guard };
+            let after = stage.clock() - began;
+            assert!(after >= least && after <= least + RETRY_MAX + ms(2_500), "{gate:?}: {after:?}");
+            first.unwrap().release().await.unwrap();
+        }
+    }
+}
+
+/// Once its least time has passed, it is released as any other.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_held_for_long_enough_is_released() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let lock = actor.mutex().min_hold(TTL);
+    let guard = lock.acquire().await.unwrap();
+    pass(TTL + ms(1)).await;
+    guard.release().await.unwrap();
+    assert!(stage.is_free().await);
+    // A lease that was lost before is told.
+    let guard = lock.acquire().await.unwrap();
+    stage.actor().locks.force_release(name()).await.unwrap();
+    let lost = guard.release().await.unwrap_err();
+    assert!(matches!(&lost, ReleaseError::AlreadyLost(lost) if lost.cause() == Loss::Taken), "{lost}");
+    let refused = actor.mutex().min_hold(Duration::from_secs(90_000)).acquire().await.unwrap_err();
+    assert!(matches!(refused, AcquireError::Config(ConfigError::Ttl(_))), "{refused}");
+}
+
 /// L8: a wall clock that was set forward ended the attempts to release what was dropped, whose lease lasted on the store.
 #[tokio::test(start_paused = true)]
 async fn a_step_of_the_wall_clock_does_not_end_the_attempts_to_release() {

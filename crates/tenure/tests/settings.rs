@@ -65,6 +65,30 @@ async fn a_semaphore_without_slots_is_refused() {
     assert!(matches!(error, ConfigError::NoSlots), "{error:?}");
 }
 
+/// A claim takes at least one permit, no more than there are, and only of a semaphore that is counted.
+#[tokio::test(start_paused = true)]
+async fn permits_that_cannot_be_taken_are_refused() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    for permits in [0, 4, u32::MAX] {
+        let error = refusal(&actor, actor.locks.semaphore("x", 3).take(permits)).await;
+        assert!(matches!(error, ConfigError::PermitsOutOfRange { slots: 3, .. }), "{permits}: {error:?}");
+    }
+    for lock in [actor.locks.mutex("x"), actor.locks.rwlock("x").read()] {
+        let error = refusal(&actor, lock.take(1)).await;
+        assert!(matches!(error, ConfigError::NoPermits), "{error:?}");
+    }
+    let mut store = Deaf::new(&stage.store);
+    store.promises.sharing = Sharing::Slots { most: 8 };
+    let slots = stage.actor_on(Arc::new(store));
+    let error = refusal(&slots, slots.locks.semaphore("x", 3).take(2)).await;
+    assert!(matches!(error, ConfigError::OnePermit { .. }), "{error:?}");
+    let all = actor.locks.semaphore("x", 3).take(3).acquire().await.unwrap();
+    assert_eq!(actor.locks.inspect("x").await.unwrap().holders[0].mode.permits(), 3);
+    assert!(actor.locks.semaphore("x", 3).try_acquire().await.unwrap().is_none());
+    all.release().await.unwrap();
+}
+
 /// Where a store accepts less than 10 s, every lock without a ttl of its own was refused: the default did not know the store.
 #[tokio::test(start_paused = true)]
 async fn who_names_no_ttl_gets_no_more_than_the_store_accepts() {

@@ -3,6 +3,7 @@
 --       10 the largest token that this server granted to this client, or 0
 -- reply {1, first token, count} · {2, ahead, retry_after, ...} queued · {3, 0, retry_after, ...} busy
 --       {4, how many wait} the queue is full · {0} the gate is closed · {5} the server was put back: call rewound.lua
+--       {7, mode} this owner holds in another mode
 --       ... is one holder: value, ms left (-1 no end), how many wait before it, or SHARED, ms left, owner, details
 -- Order of writes: an orphan in the queue is harmless, an orphan lock is not (H1.12).
 local function enter_shared(ends, value, has_place)
@@ -33,11 +34,16 @@ if known and known < tonumber(ARGV[10]) then return {5} end
 if changed then value = hand_on(value, owner, not value and mode == 'x' and 0 or nil) end
 if is_owner(value, owner) then return enter_alone(value) end
 local ends = value == SHARED and call('ZSCORE', shared, owner)
-if ends then return enter_shared(tonumber(ends), value) end
+if ends then
+  local held = string.match(call('HGET', who, owner) or '', '^([^:]*):')
+  if held and held ~= mode and together().limit_of(held) ~= 1 then return {7, held} end
+  return enter_shared(tonumber(ends), value)
+end
 
-local count, smallest = 0, math.huge
+local count, smallest, limit, permits = 0, math.huge, 1, 1
 if value then count, smallest = together().holders(value) end
-if count < math.min(smallest, mode == 'x' and 1 or together().limit_of(mode)) then
+if mode ~= 'x' then limit, permits = together().limit_of(mode), together().permits_of(mode) end
+if count + permits <= math.min(smallest, limit) then
   local rank = call('ZRANK', queue, owner)
   if not is_barred(rank or call('ZCARD', queue)) then
     if mode == 'x' then return enter_alone(nil, rank and drop_place) end

@@ -30,8 +30,9 @@ local function hand_on(value, me, bells)
         if bells > 0 then wake(owner, 'a') end
         bells, at = bells - 1, at + 1
       else
-        local limit = mode == 'x' and 1 or together().limit_of(mode)
-        local fits = count < math.min(smallest, limit)
+        local limit, permits = 1, 1
+        if mode ~= 'x' then limit, permits = together().limit_of(mode), together().permits_of(mode) end
+        local fits = count + permits <= math.min(smallest, limit)
         if owner ~= me and wake(owner, fits and 'a' or value and 'b' or 'a') == 0 and drop == '1' then
           -- Dead: it has not asked for longer than any waiter sleeps. A waiter that is only not reached may have lost its
           -- connection a moment ago.
@@ -40,7 +41,7 @@ local function hand_on(value, me, bells)
         elseif not fits then
           return value
         else
-          count, smallest = count + 1, math.min(smallest, limit)
+          count, smallest = count + permits, math.min(smallest, limit)
           if mode == 'x' then
             drop_place(owner)
             -- A waiter that was passed keeps waiting: the release of this holder hands it the lock.

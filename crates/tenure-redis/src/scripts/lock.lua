@@ -3,7 +3,8 @@
 --       4 places (zset: owner by end)  5 shared (zset: holder by end)
 --       6 who (hash: owner to "mode:wait or token:since:label")  7 the record, in a quorum
 -- ARGV  1 gate  2 "claim_ttl:place_ttl:retry_max:places_max:drop", in ms
--- Times are ms of the server's clock. A mode is x (exclusive), s (shared) or a limit. A token 0 is a holder that was handed
+-- Times are ms of the server's clock. A mode is x (exclusive), s (shared), a limit, or several
+-- permits of one (sides.lua). A token 0 is a holder that was handed
 -- the lock and has not acquired it yet. Shared holders count only while the value of the lock is SHARED.
 local call = redis.call
 local SHARED = 'tenure:shared'

@@ -20,26 +20,48 @@ local function together()
   if made then return made end
   made = {}
 
+  -- Several permits are "0.", ten digits of their limit, and their number: the limit 0 for a version that counts holders, which
+  -- lets them hold alone (L1).
   function made.limit_of(mode)
-    return mode == 'x' and 1 or mode == 's' and math.huge or tonumber(mode)
+    return mode == 'x' and 1 or mode == 's' and math.huge or tonumber(string.match(mode, '^0%.(%d%d%d%d%d%d%d%d%d%d)') or mode)
   end
 
-  -- `least` in `who` is the smallest limit among the shared holders and how many have it.
+  function made.permits_of(mode)
+    return tonumber(string.match(mode, '^0%.%d%d%d%d%d%d%d%d%d%d(%d+)') or 1)
+  end
+
+  function made.mode_of(owner)
+    return string.match(call('HGET', who, owner) or 's:', '^([^:]*):')
+  end
+
+  -- `least` in `who` is the smallest limit among the shared holders and how many have it. It is 0 for several permits.
   function made.least()
     local limit, count = string.match(call('HGET', who, 'least') or '', '(%d+):(%d+)')
     return tonumber(limit) or math.huge, tonumber(count) or 0
   end
 
-  -- How many hold, and the smallest limit among them.
+  -- How many permits are taken, and the smallest limit among the holders.
   function made.holders(value)
     if not value then return 0, math.huge end
     if value ~= SHARED then return 1, 1 end
     local count = call('ZCARD', shared)
     if count == 0 then return 1, 1 end -- its holders were lost: wait until it expires
-    return count, (made.least())
+    local smallest = made.least()
+    if smallest > 0 then return count, smallest end
+    count, smallest = 0, math.huge
+    for _, owner in ipairs(call('ZRANGE', shared, '0', '-1')) do
+      local mode = made.mode_of(owner)
+      count, smallest = count + made.permits_of(mode), math.min(smallest, made.limit_of(mode))
+    end
+    return count, smallest
   end
 
-  function made.count(limit)
+  function made.counted_limit(mode)
+    return made.permits_of(mode) > 1 and 0 or made.limit_of(mode)
+  end
+
+  function made.count(mode)
+    local limit = made.counted_limit(mode)
     local smallest, count = made.least()
     if limit < smallest then smallest, count = limit, 0 end
     if limit == smallest and limit ~= math.huge then
@@ -50,13 +72,12 @@ local function together()
   function made.recount()
     call('HDEL', who, 'least')
     for _, owner in ipairs(call('ZRANGE', shared, '0', '-1')) do
-      local mode = string.match(call('HGET', who, owner) or 's:', '^([^:]*):')
-      made.count(made.limit_of(mode))
+      made.count(made.mode_of(owner))
     end
   end
 
   function made.drop(owner)
-    local limit = made.limit_of(string.match(call('HGET', who, owner) or 's:', '^([^:]*):'))
+    local limit = made.counted_limit(made.mode_of(owner))
     call('ZREM', shared, owner)
     wrote = true
     call('HDEL', who, owner)
@@ -115,7 +136,7 @@ local function together()
     if is_short then call('PEXPIRE', shared, over) end
     call('HSET', who, owner, mode .. ':' .. rest)
     if is_short then call('PEXPIRE', who, lasts) end
-    if not ends then made.count(made.limit_of(mode)) end
+    if not ends then made.count(mode) end
     return made.cover()
   end
 

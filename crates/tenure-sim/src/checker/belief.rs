@@ -17,6 +17,7 @@ pub(super) struct Tenure {
     pub(super) owner: OwnerId,
     pub(super) lock: LockId,
     pub(super) limit: u32,
+    pub(super) permits: u32,
     pub(super) token: u64,
     /// The intervals in which the program may treat the lease as held. The first may be empty; it counts anyway.
     pub(super) believed: Vec<(Micros, Micros)>,
@@ -45,13 +46,14 @@ pub(super) fn tenures(events: &[Event]) -> Vec<Tenure> {
     let mut open: BTreeMap<GrantId, (Micros, Micros)> = BTreeMap::new();
     for event in events {
         match event.what {
-            What::Entered { grant, owner, lock, limit, token, .. } => {
+            What::Entered { grant, owner, lock, limit, permits, token, .. } => {
                 at_of.insert(grant, tenures.len());
                 tenures.push(Tenure {
                     grant,
                     owner,
                     lock,
                     limit,
+                    permits,
                     token,
                     believed: vec![(event.at, event.at)],
                 });
@@ -89,12 +91,13 @@ fn close(tenure: &mut Tenure, (from, until): (Micros, Micros), now: Micros) {
     }
 }
 
-/// An interval in which a lease is treated as held, and how many may hold at the same time.
+/// An interval in which a lease is treated as held, the permits that it takes, and how many there are.
 #[derive(Clone, Copy)]
 struct Stretch<'a> {
     from: Micros,
     to: Micros,
     limit: u32,
+    permits: u32,
     tenure: &'a Tenure,
 }
 
@@ -104,11 +107,15 @@ pub(super) fn exclusion(tenures: &[Tenure], found: &mut Vec<Violation>) {
     for tenure in tenures {
         let (whole, slot) = (tenure.lock & !0xff, tenure.lock & 0xff);
         for &(from, to) in &tenure.believed {
-            let stretch = Stretch { from, to, limit: tenure.limit, tenure };
+            let stretch = Stretch { from, to, limit: tenure.limit, permits: tenure.permits, tenure };
             by_lock.entry((whole, false)).or_default().push(stretch);
             // Each slot is a mutex.
             if slot != 0 {
-                by_lock.entry((tenure.lock, true)).or_default().push(Stretch { limit: 1, ..stretch });
+                by_lock.entry((tenure.lock, true)).or_default().push(Stretch {
+                    limit: 1,
+                    permits: 1,
+                    ..stretch
+                });
             }
         }
     }
@@ -121,14 +128,21 @@ pub(super) fn exclusion(tenures: &[Tenure], found: &mut Vec<Violation>) {
 fn sweep(stretches: &[Stretch<'_>], found: &mut Vec<Violation>) {
     let mut active: Vec<Stretch<'_>> = Vec::new();
     for &stretch in stretches {
-        let Stretch { from, to, limit, tenure: Tenure { grant, token, lock, .. } } = stretch;
+        let Stretch { from, to, limit, permits, tenure: Tenure { grant, token, lock, .. } } = stretch;
         active.retain(|other| other.to > from);
-        let others: BTreeSet<GrantId> =
-            active.iter().map(|other| other.tenure.grant).filter(|other| other != grant).collect();
+        // Each grant counts once.
+        let others: BTreeMap<GrantId, u32> = active
+            .iter()
+            .map(|other| (other.tenure.grant, other.permits))
+            .filter(|(other, _)| other != grant)
+            .collect();
+        let taken = others.values().chain([&permits]).map(|permits| u64::from(*permits)).sum::<u64>();
         let smallest = active.iter().map(|other| other.limit).chain([limit]).min().unwrap_or(limit);
-        if others.len() >= usize::try_from(smallest).unwrap_or(usize::MAX) {
+        if taken > u64::from(smallest) {
+            let others: Vec<GrantId> = others.into_keys().collect();
             let what = format!(
-                "lock {lock:#06x}: grant {grant} (token {token}) is believed from {:.6} to {:.6} s beside {others:?}",
+                "lock {lock:#06x}: grant {grant} (token {token}) is believed from {:.6} to {:.6} s beside {others:?}: \
+                 {taken} of {smallest} permits",
                 seconds(from),
                 seconds(to),
             );

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Absent, Sharing};
+use tenure_core::{Absent, ErrorKind, Sharing};
 
 use super::Arena;
 use crate::patience::slowness;
@@ -66,6 +66,46 @@ pub async fn the_smallest_limit_counts(arena: &impl Arena) {
     another.queue_behind(0).await;
     two.leave().await;
     another.enter().await;
+}
+
+/// L1: claims for several permits of a semaphore.
+pub async fn permits_are_never_more_than_the_limit(arena: &impl Arena) {
+    if arena.here().promises().sharing != Sharing::Counted {
+        return;
+    }
+    let (one, other) = (arena.player("gpu").taking(4, 10), arena.player_elsewhere("gpu").await.taking(4, 10));
+    let (third, single) = (arena.player("gpu").taking(4, 10), arena.player_elsewhere("gpu").await.slots(10));
+    one.enter().await;
+    other.enter().await;
+    assert!(arena.player("gpu").taking(3, 10).finds_it_busy().await);
+    third.queue_behind(0).await;
+    single.queue_behind(1).await;
+    let view = arena.here().inspect(&one.claim.name).await.expect("the store answers");
+    assert_eq!(view.holders.iter().map(|holder| holder.mode).collect::<Vec<_>>(), [one.claim.mode; 2]);
+    assert_eq!(view.queue.iter().map(|place| place.mode.permits()).collect::<Vec<_>>(), [4, 1]);
+    one.leave().await;
+    third.enter().await;
+    single.enter().await;
+    assert!(arena.player("gpu").taking(2, 10).finds_it_busy().await);
+    arena.player("gpu").slots(10).enter().await;
+}
+
+/// L1: an owner that the caller has chosen may claim again, but not more than it holds.
+pub async fn an_owner_does_not_claim_more_than_it_holds(arena: &impl Arena) {
+    let promises = arena.here().promises();
+    if promises.sharing != Sharing::Counted || !promises.chosen_owner {
+        return;
+    }
+    let (mut one, other) = (arena.player("gpu").slots(4), arena.player_elsewhere("gpu").await.taking(2, 4));
+    one.enter().await;
+    other.enter().await;
+    let asked_for = std::mem::replace(&mut one.claim.mode, arena.player("gpu").taking(3, 4).claim.mode);
+    let refused = one.backend.claim(&one.claim).await.expect_err("it holds one of four");
+    assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+    one.claim.mode = asked_for;
+    one.enter().await;
+    assert!(arena.player("gpu").taking(2, 4).finds_it_busy().await);
+    arena.player("gpu").slots(4).enter().await;
 }
 
 /// L1 and L6: a crashed holder blocks the lock for its ttl and no longer.

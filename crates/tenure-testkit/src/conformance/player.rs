@@ -88,7 +88,15 @@ impl Player {
     /// The same with one of `limit` permits.
     #[must_use]
     pub fn slots(mut self, limit: u32) -> Self {
-        self.claim.mode = Mode::Shared { limit: NonZeroU32::new(limit) };
+        self.claim.mode = Mode::permit(NonZeroU32::new(limit).expect("a limit"));
+        self
+    }
+
+    /// The same with several of `limit` permits.
+    #[must_use]
+    pub fn taking(mut self, permits: u32, limit: u32) -> Self {
+        let [limit, permits] = [limit, permits].map(|number| NonZeroU32::new(number).expect("a number"));
+        self.claim.mode = Mode::several(limit, permits).expect("no more than there are");
         self
     }
 
@@ -109,6 +117,11 @@ impl Player {
             Err(error) => panic!("the store answers: {error:?}"),
         };
         becomes_ok("the store decides", PATIENCE, decided).await
+    }
+
+    /// Claims once, without a place. True if the lock is busy.
+    pub async fn finds_it_busy(self) -> bool {
+        matches!(self.waiting(WaitMode::No).ask().await, ClaimAnswer::Busy { .. })
     }
 
     /// Claims once and expects a grant.

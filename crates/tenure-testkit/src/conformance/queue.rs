@@ -161,6 +161,32 @@ pub async fn a_writer_is_not_starved_by_readers(arena: &impl Arena) {
     later.enter().await;
 }
 
+/// L7: the first waiter keeps what it needs, however many claims for less come.
+pub async fn a_claim_for_many_permits_is_not_starved(arena: &impl Arena) {
+    if arena.here().promises().sharing != Sharing::Counted {
+        return;
+    }
+    let singles = [0, 1, 2].map(|_| arena.player("gpu").slots(3));
+    for single in &singles {
+        single.enter().await;
+    }
+    let large = arena.player_elsewhere("gpu").await.taking(2, 3);
+    large.queue_behind(0).await;
+    singles[0].leave().await;
+    let late = arena.player("gpu").slots(3);
+    late.queue_behind(1).await;
+    assert!(
+        arena.player("gpu").slots(3).finds_it_busy().await,
+        "one permit is kept free for the first waiter"
+    );
+    large.queue_behind(0).await;
+    singles[1].leave().await;
+    large.enter().await;
+    late.queue_behind(0).await;
+    singles[2].leave().await;
+    late.enter().await;
+}
+
 /// A handoff grants the lock to all leading waiters that fit, and to no others.
 pub async fn leading_readers_enter_together(arena: &impl Arena) {
     if arena.here().promises().sharing != Sharing::Counted {

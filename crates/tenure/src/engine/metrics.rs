@@ -128,8 +128,8 @@ mod counting {
         fn from(mode: Mode) -> Self {
             match mode {
                 Mode::Exclusive => Self::Exclusive,
-                Mode::Shared { limit: None } => Self::Shared,
-                Mode::Shared { limit: Some(_) } => Self::Semaphore,
+                Mode::Shared { limit: None, .. } => Self::Shared,
+                Mode::Shared { limit: Some(_), .. } => Self::Semaphore,
             }
         }
     }
