@@ -166,6 +166,9 @@ pub(crate) trait CellVerb: Sync {
     /// verb does not.
     const IN_TURN: bool = false;
 
+    /// Whether it ends the lease of an owner on which transactions may rely.
+    const ENDS_OWNERS: bool = true;
+
     /// Runs on a ledger: every lease that it grants is longer by the tolerance.
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Self::Answer>, LedgerError>;
 
@@ -257,12 +260,13 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         match failure {
             VerbFailure::Overtaken => cell.error(VerbError::Overtaken).retry_after(PAUSE),
             VerbFailure::Locked => cell.error(VerbError::Locked),
+            VerbFailure::ReliedOn if !V::ENDS_OWNERS => cell.error(VerbError::Locked),
             VerbFailure::ReliedOn => {
                 let by = match self.locks.connect(ConnectionPurpose::Keep).await {
                     Ok(over) => cell.relying(&over).await,
                     Err(_) => String::new(),
                 };
-                // It may have ended the lease.
+                // It has ended the lease.
                 cell.error(VerbError::ReliedOn(by)).of_unknown_outcome()
             }
             VerbFailure::Unsettled => cell.error(VerbError::Unsettled),
@@ -333,7 +337,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         // there is no cell any more, none can come.
         let is_written = draft.change.changed || verb.is_confirmed(&draft.change.answer, may_move);
         if is_there && (is_written || is_unacknowledged) {
-            let is_kept = reliance(self.tries.relied_on()) == Reliance::Lasting
+            let is_kept = reliance(self.tries.relied_on()) == Reliance::Found
                 && draft.ledger.shows_an_expired_owner(moment(draft.now));
             let end = locks.write(over, name, draft).await?;
             // The lease has ended, and the lock is not free.
@@ -432,7 +436,7 @@ impl<C: Cell> Locks<C> {
         let mut ledger = seen.ledger;
         ledger.leave_out(Unseen::default());
         ledger.rely(Reliance::Unknown);
-        let shown = ledger.shown();
+        let (shown, is_over) = (ledger.shown(), ledger.shows_an_expired_owner(moment(now)));
         // A claim must see the places next to the cell, and so must a verb that moves them up.
         if seen.is_long && (verb.claim().is_some() || ledger.waiting() <= LOW) {
             return None;
@@ -446,6 +450,7 @@ impl<C: Cell> Locks<C> {
             version: seen.version,
             before: seen.state,
             shown: changed(shown, ledger.shown()),
+            is_over,
             ledger,
             is_long,
             has_beside,
@@ -468,7 +473,7 @@ impl<C: Cell> Locks<C> {
         let has_beside = snapshot.may_begin();
         let Snapshot { version, state: before, mut ledger, is_long: was_long, wakes, now, .. } = snapshot;
         let tolerance = self.shared.memory.tolerance();
-        let shown = ledger.shown();
+        let (shown, is_over) = (ledger.shown(), ledger.shows_an_expired_owner(moment(now)));
         ledger.rely(reliance(relied_on));
         let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, now, tolerance, relied_on));
         let mut change = change.map_err(|error| self.cell.error(VerbError::Ledger(error)))?;
@@ -483,6 +488,7 @@ impl<C: Cell> Locks<C> {
             version,
             before,
             shown: changed(shown, ledger.shown()),
+            is_over,
             ledger,
             is_long,
             has_beside,
@@ -643,7 +649,7 @@ impl<C: Cell> Locks<C> {
             WriteAnswer::Done(written) => written,
             WriteAnswer::Locked(_) if draft.shown.is_some() => {
                 self.shared.memory.forget(name);
-                self.stop_relying(over, name, &write, draft.former()).await;
+                self.stop_relying(over, name, &write, draft.ended()).await;
                 return Err(CellError::ReliedOn);
             }
             WriteAnswer::Changed(found) | WriteAnswer::Locked(found) => {
@@ -659,16 +665,17 @@ impl<C: Cell> Locks<C> {
         Ok(Tried::Done(self.stored(name, draft, state, &hints)))
     }
 
-    /// The owner that this write would end is no longer one on which a transaction begins to rely.
-    // L6.
+    /// The owner that this write would end is no longer one on which a transaction begins to rely. Not before its lease has
+    /// ended: a holder that is renewed can write, even if the verb that would end it does not come to its end.
+    // L6, L8.
     async fn stop_relying(
         &self,
         over: &C::Connection,
         name: &LockName,
         write: &CellWrite<'_>,
-        former: Option<&str>,
+        ended: Option<&str>,
     ) {
-        let Some(former) = former else { return };
+        let Some(former) = ended else { return };
         // OK to ignore because it stops only who begins: those who rely on it are found by the next try.
         if let Err(failure) = self.cell.stop_relying(over, name, write, former).await {
             tracing::debug!(?failure, "transactions may still begin to rely on an owner");
@@ -733,6 +740,8 @@ pub(crate) struct Draft<A> {
     before: String,
     /// The row in which transactions look for the owner, if it changes.
     pub(crate) shown: Option<ShownChange>,
+    /// The lease of the owner that this row had has ended.
+    is_over: bool,
     ledger: Ledger,
     /// There may be places next to the cell.
     is_long: bool,
@@ -768,9 +777,9 @@ impl<A> Draft<A> {
         }
     }
 
-    /// The owner that it ends, as transactions look for it.
-    fn former(&self) -> Option<&str> {
-        self.shown.as_ref()?.former.as_deref()
+    /// The owner that it removes, as transactions look for it, if its lease has ended.
+    fn ended(&self) -> Option<&str> {
+        self.shown.as_ref()?.former.as_deref().filter(|_| self.is_over)
     }
 
     /// The text of the cell already has the mark for places next to it.

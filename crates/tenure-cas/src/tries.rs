@@ -249,8 +249,8 @@ impl<A> Tries<A> {
                 self.again(true)
             }
             CellError::Locked => NextStep::Fail(VerbFailure::Locked),
-            // No transaction begins to rely on it any more, and most are short. The last try ends the lease only.
-            CellError::ReliedOn if self.relied_on <= ASIDE => {
+            // Most transactions are short.
+            CellError::ReliedOn if self.relied_on < ASIDE => {
                 self.relied_on += 1;
                 self.has_lost_a_race();
                 self.again(true)
@@ -281,8 +281,8 @@ impl<A> Tries<A> {
 pub(crate) fn reliance(times: u32) -> Reliance {
     match times {
         0 => Reliance::Unknown,
-        1..=ASIDE => Reliance::Open,
-        _ => Reliance::Lasting,
+        1 => Reliance::Found,
+        _ => Reliance::Open,
     }
 }
 
@@ -392,12 +392,12 @@ mod tests {
     fn a_transaction_that_relies_on_the_owner_is_looked_for_again_before_a_verb_fails() {
         let mut tries = Tries::new(true);
         assert_eq!(reliance(tries.relied_on()), Reliance::Unknown);
-        for times in 0..=ASIDE {
+        for times in 0..ASIDE {
             assert_eq!(tries.relied_on(), times);
             assert!(is_again(&end(&mut tries, Err(CellError::ReliedOn)), true));
             assert!(tries.delay().is_some());
-            let last = if times == ASIDE { Reliance::Lasting } else { Reliance::Open };
-            assert_eq!(reliance(tries.relied_on()), last);
+            let next = if times == 0 { Reliance::Found } else { Reliance::Open };
+            assert_eq!(reliance(tries.relied_on()), next);
         }
         let last = end(&mut tries, Err(CellError::ReliedOn));
         assert!(matches!(last, NextStep::Fail(VerbFailure::ReliedOn)), "{last:?}");

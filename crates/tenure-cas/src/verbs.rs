@@ -529,6 +529,7 @@ struct ExposeVerb {
 impl CellVerb for ExposeVerb {
     type Answer = Exposed;
     const CREATES: bool = false;
+    const ENDS_OWNERS: bool = false;
 
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Exposed>, LedgerError> {
         // A transaction that was refused, and stays open, has at most one of the rows locked.

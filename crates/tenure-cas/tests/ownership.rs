@@ -11,6 +11,7 @@ use tenure_ledger::Rules;
 use tenure_testkit::{
     cells::CellStore,
     host::{PausedHost, pass},
+    polls::dropped_after,
 };
 
 const TTL: Duration = Duration::from_secs(10);
@@ -110,6 +111,25 @@ async fn the_owner_stays_as_long_as_a_transaction_relies_on_it() {
         room.store.end(7);
         room.grant(2).await;
         assert!(!room.store.rely(8, &ownership));
+    }
+}
+
+/// L8: a break that is dropped halfway, as by Ctrl-C, has ended the lease, or nothing.
+#[tokio::test(start_paused = true)]
+async fn a_verb_that_is_cut_off_stops_no_holder_that_is_renewed() {
+    for polls in 1..40 {
+        let room = room();
+        let grant = room.grant(1).await;
+        let ownership = room.expose(&grant).await;
+        assert!(room.store.rely(7, &ownership));
+        let breaks = room.locks.break_lock(&grant.name, BreakScope::Leases);
+        if let Some(done) = dropped_after(polls, breaks).await {
+            assert!(is_relied_on(&done.unwrap_err()));
+        }
+        let renewed = room.locks.renew(std::slice::from_ref(&grant)).await.pop().unwrap().unwrap();
+        if renewed == Renewal::Renewed {
+            assert!(room.store.rely(8, &ownership), "{polls}: it holds, and can write");
+        }
     }
 }
 

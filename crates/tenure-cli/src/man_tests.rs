@@ -93,7 +93,10 @@ fn page(command: &Command, verbs: &[String]) -> String {
     let mut rest = Roff::new();
     help(&mut rest, &command.get_after_help().map(ToString::to_string).unwrap_or_default());
     for (_, source, theirs, ours) in PARTS.iter().filter(|(page, ..)| *page == name) {
-        let source = format!("\n{}", fs::read_to_string(root().join("docs").join(source)).unwrap());
+        let source = fs::read_to_string(root().join("docs").join(source)).unwrap();
+        // A comment is for who tests the page.
+        let shown = source.lines().filter(|line| !line.starts_with("<!--"));
+        let source = shown.fold(String::new(), |text, line| text + "\n" + line) + "\n";
         rest.control("SH", [*ours]);
         markdown(&mut rest, part(&source, theirs));
     }

@@ -54,7 +54,7 @@ fn machines_take_slots_under_their_own_names(stage: &Stage) {
     // It holds one, and both are taken.
     let more =
         ["lock", "job", "--slots", "2", "--take", "2", "--owner", &owner(1), "--ttl", "1h", "-w", "1s"];
-    stage.run(&more).complained(69, "this owner holds the lock in another mode already (shared:2)");
+    stage.run(&more).complained(69, "this owner holds the lock already (shared:2), and asks for more");
     stage.run(&["unlock", "job", &owner(1)]).silent(0);
     ask(3).silent(0);
     for n in [2, 3] {

@@ -57,11 +57,15 @@ impl Mode {
         }
     }
 
-    /// True if an owner that holds in this mode may claim again in the other one. Under a limit of 1 it holds alone; or it has
-    /// several permits, and a version that knows none has written that limit.
+    /// True if an owner that holds in this mode may claim again in the other one, and hold on in this one: it asks for no more
+    /// permits, and for no smaller limit.
     // L1.
     pub fn covers(self, other: Self) -> bool {
-        self == other || self.limit() == 1
+        match (self, other) {
+            (Self::Exclusive, _) => true,
+            (Self::Shared { .. }, Self::Exclusive) => false,
+            _ => other.permits() <= self.permits() && self.limit() <= other.limit(),
+        }
     }
 
     /// True if a claim in this mode may hold together with holders in the `others`' modes.
@@ -84,7 +88,7 @@ impl Mode {
     }
 }
 
-/// Why a claim is refused whose owner, chosen by the caller, holds in another mode already.
+/// Why a claim is refused whose owner, chosen by the caller, holds already, and less than it asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherMode {
     /// What it holds.
@@ -93,7 +97,7 @@ pub struct OtherMode {
 
 impl fmt::Display for OtherMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "this owner holds the lock in another mode already ({}): release it first", self.held)
+        write!(f, "this owner holds the lock already ({}), and asks for more: release it first", self.held)
     }
 }
 
@@ -254,6 +258,26 @@ mod tests {
         assert!(!several(4, 9).fits_beside([several(4, 9), slots(9), slots(9)].into_iter()));
         let all = several(u32::MAX, u32::MAX);
         assert!(!slots(u32::MAX).fits_beside([all].into_iter()), "no sum wraps");
+    }
+
+    /// L1: an owner that claims again gets no more than it holds.
+    #[test]
+    fn a_mode_covers_what_asks_for_no_more() {
+        let (alone, read) = (Mode::Exclusive, Mode::READ);
+        for (held, covered, others) in [
+            (alone, vec![alone, read, slots(3), several(2, 3)], vec![]),
+            (read, vec![read], vec![alone, slots(3)]),
+            (slots(2), vec![slots(2), slots(3), read], vec![alone, slots(1), several(2, 2)]),
+            (
+                several(4, 9),
+                vec![several(4, 9), several(3, 9), slots(10)],
+                vec![several(5, 9), several(4, 8)],
+            ),
+            (slots(1), vec![slots(1), slots(2)], vec![alone, several(2, 2)]),
+        ] {
+            assert!(covered.iter().all(|mode| held.covers(*mode)), "{held}");
+            assert!(!others.iter().any(|mode| held.covers(*mode)), "{held}");
+        }
     }
 
     /// L1: a version that counts holders lets one of several permits hold alone; and what it writes back does so too.

@@ -292,7 +292,7 @@ impl KeyClaim<'_> {
         let at = queue.find(self.claim.owner).filter(|&at| queue.places[at].created == key_at.created);
         match at {
             Some(at) if at < queue.leading() => {
-                self.must_cover(&queue.places[at])?;
+                self.must_be_the_same(&queue.places[at])?;
                 self.settle(NextWrite::new(LeasePurpose::Ttl, queue.places[at].modified)).await
             }
             Some(at) if kept && queue.places[at].lease == key_at.lease => {
@@ -361,7 +361,9 @@ impl KeyClaim<'_> {
             step.from = 0;
             return Ok(None);
         };
-        self.must_cover(&queue.places[at])?;
+        if at < queue.leading() {
+            self.must_be_the_same(&queue.places[at])?;
+        }
         let answer = self.look(&queue, at, step.purpose, lease).await;
         let answer = answer.map_err(BackendError::of_unknown_outcome)?;
         if answer.is_none() {
@@ -373,11 +375,12 @@ impl KeyClaim<'_> {
         Ok(answer)
     }
 
-    /// A chosen owner claims no more than it holds.
+    /// A chosen owner that holds claims again in the mode that its key has: its next write would change that.
     // L1.
-    fn must_cover(&self, place: &QueueKey) -> Result<(), OtherMode> {
+    fn must_be_the_same(&self, place: &QueueKey) -> Result<(), OtherMode> {
         let held = place.mode();
-        if held.covers(self.claim.mode) { Ok(()) } else { Err(OtherMode { held }) }
+        let holds = place.ours.as_ref().is_some_and(|value| !value.waits);
+        if !holds || held == self.claim.mode { Ok(()) } else { Err(OtherMode { held }) }
     }
 
     /// True if this process did not request its lease, as far as it remembers.

@@ -59,7 +59,7 @@ impl Ledger {
         claim: &Claim,
     ) -> Result<Change<ClaimAnswer>, LedgerError> {
         let mut wakes = WakeList::new();
-        let settled = self.settle(now, rules, &mut wakes);
+        let mut settled = self.settle(now, rules, &mut wakes);
         if let Some(at) = self.holders.iter().position(|h| h.owner == claim.owner) {
             // A new token needs another text, and a transaction has the row locked that has the present one.
             if self.is_kept(&self.holders[at]) {
@@ -70,17 +70,32 @@ impl Ledger {
                 };
                 return Ok(Change { answer, wakes, changed: settled });
             }
-            let held = self.holders[at].mode;
-            if !held.covers(claim.mode) {
+            let Holder { mode: held, token, .. } = self.holders[at];
+            let is_alone = self.holders.len() == 1 && held.limit() == 1;
+            if held.covers(claim.mode) || is_alone {
+                // A hand-off, or its reply was lost: extend *and* mint anew, because the validity of a retry counts
+                // from the retry (H1.2, H1.3, H1.5).
+                let minted = self.mint(now, rules.floor, claim.block)?;
+                let answer = self.enter(at, minted, now, claim);
+                return Ok(Change { answer, wakes, changed: true });
+            }
+            if token.is_some() {
                 return Err(OtherMode { held }.into());
             }
-            // A hand-off, or its reply was lost: extend *and* mint anew, because the validity of a retry counts
-            // from the retry (H1.2, H1.3, H1.5).
-            let minted = self.mint(now, rules.floor, claim.block)?;
-            let answer = self.enter(at, minted, now, claim);
-            return Ok(Change { answer, wakes, changed: true });
+            // It was handed what it does not ask for any more, or what an older version has written.
+            self.holders.remove(at);
+            self.hand_on(now, rules, &mut wakes);
+            settled = true;
         }
         let place = self.queue.iter().position(|p| p.owner == claim.owner);
+        let place = match place {
+            Some(at) if self.queue[at].mode != claim.mode => {
+                self.queue.remove(at);
+                settled = true;
+                None
+            }
+            place => place,
+        };
         if self.has_room_for(claim.mode) && self.barring(place) == 0 {
             let minted = self.mint(now, rules.floor, claim.block)?;
             if let Some(at) = place {
@@ -217,14 +232,14 @@ impl Ledger {
         self.reliance != Reliance::Unknown && holder.shown.is_some()
     }
 
-    /// Ends these leases, and returns them. An owner on which a transaction relies for long stays without a lease: its client
-    /// is told that it has lost the lock, and the next client enters as soon as the transaction has ended.
+    /// Ends these leases, and returns them. An owner on which a transaction relies stays without a lease: its client is told
+    /// that it has lost the lock, and the next client enters as soon as the transaction has ended.
     // L6, L8.
     fn end_leases(&mut self, now: Moment, is_meant: impl Fn(&Holder) -> bool) -> Vec<Holder> {
         let (ended, left): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.holders).into_iter().partition(is_meant);
         self.holders = left;
-        if self.reliance == Reliance::Lasting {
+        if self.reliance == Reliance::Found {
             let kept = ended.iter().filter(|h| h.shown.is_some()).cloned();
             self.holders.extend(kept.map(|h| Holder { ends_us: h.ends_us.min(micros(now.boot)), ..h }));
         }
@@ -627,10 +642,11 @@ pub enum Reliance {
     /// Nothing yet: a write that ends the owner finds out.
     #[default]
     Unknown,
-    /// One is open: an expired lease of the owner stays, held, though not by a client that may act on it. So a claim waits.
+    /// One was found: a release or a break ends the lease, and leaves the owner. An expired lease of it stays, held, though not by a
+    /// client that may act on it. So a claim waits.
+    Found,
+    /// It was open a moment ago: an expired lease stays, and a write that ends the owner finds out whether it still is.
     Open,
-    /// One stays open: a release or a break ends the lease, and leaves the owner.
-    Lasting,
 }
 
 /// The answer to [`Ledger::expose`].

@@ -105,6 +105,16 @@ pub enum ConfigError {
         /// The backend.
         backend: &'static str,
     },
+    /// A lock that would have to stay taken for longer than it may be held.
+    #[error(
+        "a lock cannot stay taken for {min_hold:?} (`min_hold`) and be held for {max_hold:?} at most (`max_hold`)"
+    )]
+    MinHoldAboveMaxHold {
+        /// The least time.
+        min_hold: Duration,
+        /// The most time.
+        max_hold: Duration,
+    },
     /// Several locks were requested without a name.
     #[error("no lock is named; name at least one")]
     NoNames,

@@ -63,8 +63,9 @@ impl Guard {
         Self { engine, lease, span, linger: None, until: None, done: false }
     }
 
-    /// Releases the lock and logs a failure, because the work under it is already done or was never started.
-    pub(crate) async fn give_up(self) {
+    /// Releases the lock and logs a failure: the work under it was never started.
+    pub(crate) async fn give_up(mut self) {
+        self.until = None;
         if let Err(error) = self.release().await {
             tracing::warn!(error = &error as &dyn std::error::Error, "the release failed");
         }

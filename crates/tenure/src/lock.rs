@@ -164,8 +164,8 @@ impl Lock {
     /// time.
     ///
     /// # Timing
-    /// 100 ms to 24 h, and no more than the store's maximum. Acquiring with a longer one is refused, and so is any on a store
-    /// whose leases [end with the process](crate::backend::EndOfGrant::Session).
+    /// 100 ms to 24 h, no more than the store's maximum, and no more than [`max_hold`](Self::max_hold). Acquiring with a longer
+    /// one is refused, and so is any on a store whose leases [end with the process](crate::backend::EndOfGrant::Session).
     ///
     /// ```
     /// use std::time::Duration;
@@ -582,14 +582,19 @@ impl Lock {
         let mode = self.mode.clone()?;
         let promises = self.engine.backend.promises();
         let timing = Timing::new(self.options.ttl.unwrap_or_else(|| promises.default_ttl()))?;
-        let beyond = [self.options.linger, self.options.min_hold].into_iter().flatten().max();
-        let beyond = beyond.map(Timing::new).transpose()?;
-        if timing.ttl().max(beyond.map_or(Duration::ZERO, Timing::ttl)) > promises.max_ttl {
+        let beyond = [self.options.linger, self.options.min_hold].into_iter().flatten().map(Timing::new);
+        let beyond = beyond.collect::<Result<Vec<_>, _>>()?.into_iter().map(Timing::ttl).max();
+        if timing.ttl().max(beyond.unwrap_or_default()) > promises.max_ttl {
             let (backend, parameter) = (promises.backend, promises.max_ttl_parameter);
             return Err(ConfigError::TtlAboveMaximum { backend, max: promises.max_ttl, parameter });
         }
         if beyond.is_some() && promises.end == EndOfGrant::Session {
             return Err(ConfigError::NoLinger { backend: promises.backend });
+        }
+        if let (Some(min_hold), Some(max_hold)) = (self.options.min_hold, self.options.max_hold)
+            && min_hold > max_hold
+        {
+            return Err(ConfigError::MinHoldAboveMaxHold { min_hold, max_hold });
         }
         match self.options.owner {
             Some(_) if !promises.chosen_owner => {

@@ -5,7 +5,9 @@
 use std::{sync::Arc, time::Duration};
 
 use tenure::backend::{EndOfGrant, Released, Renewal};
-use tenure::{AcquireError, ConfigError, Guard, HoldError, Loss, ReleaseError, backend::Backend};
+use tenure::{
+    AcquireError, ConfigError, Guard, HoldError, Loss, ReleaseError, backend::Backend, once::RunOutcome,
+};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
@@ -199,8 +201,33 @@ async fn a_lock_that_was_held_for_long_enough_is_released() {
     stage.actor().locks.force_release(name()).await.unwrap();
     let lost = guard.release().await.unwrap_err();
     assert!(matches!(&lost, ReleaseError::AlreadyLost(lost) if lost.cause() == Loss::Taken), "{lost}");
-    let refused = actor.mutex().min_hold(Duration::from_secs(90_000)).acquire().await.unwrap_err();
-    assert!(matches!(refused, AcquireError::Config(ConfigError::Ttl(_))), "{refused}");
+    for linger in [TTL, ms(1)] {
+        let least = if linger == TTL { Duration::from_secs(90_000) } else { TTL };
+        let refused = actor.mutex().min_hold(least).linger(linger).acquire().await.unwrap_err();
+        assert!(matches!(refused, AcquireError::Config(ConfigError::Ttl(_))), "{refused}");
+    }
+    let refused = actor.mutex().min_hold(TTL).max_hold(TTL / 2).acquire().await.unwrap_err();
+    assert!(matches!(refused, AcquireError::Config(ConfigError::MinHoldAboveMaxHold { .. })), "{refused}");
+}
+
+/// A host that waited for a run of another one has run nothing: it releases the lock without its least time.
+#[tokio::test(start_paused = true)]
+async fn a_lock_under_which_nothing_ran_does_not_stay_taken() {
+    let stage = Stage::new();
+    let (one, other) = (stage.actor(), stage.actor());
+    let job = |actor: &Actor| {
+        let once = actor.locks.once(name()).interval(Duration::from_secs(3600));
+        once.with(|lock| lock.ttl(TTL).min_hold(10 * TTL))
+    };
+    let (first, second) = (job(&one), job(&other));
+    let runs = first.run(async |_| {
+        stage.settle(1, 1).await;
+        Ok::<(), &str>(())
+    });
+    let (ran, skipped) = tokio::join!(runs, second.run(async |_| Ok::<(), &str>(())));
+    assert!(matches!(ran.unwrap(), RunOutcome::Ran(Ok(()))));
+    assert!(matches!(skipped.unwrap(), RunOutcome::Skipped(_)));
+    assert!(other.locks.flush(SOON).await && stage.is_free().await);
 }
 
 /// L8: a wall clock that was set forward ended the attempts to release what was dropped, whose lease lasted on the store.

@@ -3,7 +3,7 @@
 --       10 the largest token that this server granted to this client, or 0
 -- reply {1, first token, count} · {2, ahead, retry_after, ...} queued · {3, 0, retry_after, ...} busy
 --       {4, how many wait} the queue is full · {0} the gate is closed · {5} the server was put back: call rewound.lua
---       {7, mode} this owner holds in another mode
+--       {7, mode} this owner holds, in this mode, which does not cover that of the claim
 --       ... is one holder: value, ms left (-1 no end), how many wait before it, or SHARED, ms left, owner, details
 -- Order of writes: an orphan in the queue is harmless, an orphan lock is not (H1.12).
 local function enter_shared(ends, value, has_place)
@@ -35,9 +35,15 @@ if changed then value = hand_on(value, owner, not value and mode == 'x' and 0 or
 if is_owner(value, owner) then return enter_alone(value) end
 local ends = value == SHARED and call('ZSCORE', shared, owner)
 if ends then
-  local held = string.match(call('HGET', who, owner) or '', '^([^:]*):')
-  if held and held ~= mode and together().limit_of(held) ~= 1 then return {7, held} end
-  return enter_shared(tonumber(ends), value)
+  local held, last = string.match(call('HGET', who, owner) or '', '^([^:]*):([^:]*)')
+  if not held or held == mode or together().covers(held, mode) then
+    mode = held or mode
+    return enter_shared(tonumber(ends), value)
+  end
+  if last ~= '0' then return {7, held} end
+  -- It was handed what it does not ask for any more.
+  together().drop(owner)
+  value = hand_on(together().cover(), owner)
 end
 
 local count, smallest, limit, permits = 0, math.huge, 1, 1

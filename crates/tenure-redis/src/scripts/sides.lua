@@ -30,6 +30,11 @@ local function together()
     return tonumber(string.match(mode, '^0%.%d%d%d%d%d%d%d%d%d%d(%d+)') or 1)
   end
 
+  -- As `Mode::covers`.
+  function made.covers(held, other)
+    return other ~= 'x' and made.permits_of(other) <= made.permits_of(held) and made.limit_of(held) <= made.limit_of(other)
+  end
+
   function made.mode_of(owner)
     return string.match(call('HGET', who, owner) or 's:', '^([^:]*):')
   end
