@@ -126,7 +126,9 @@ impl<C: Cell> Locks<C> {
     ) -> Result<V::Answer, BackendError> {
         let turn = if V::IN_TURN { Some(self.verbs.lock(name, &*self.shared.host).await) } else { None };
         let begun = self.shared.host.now();
-        VerbRun { locks: self, name, verb, begun, tries: Tries::new(V::WAITS), found: None }.run(turn).await
+        VerbRun { locks: self, name, verb, begun, tries: Tries::new(V::WAITS), found: None, ended: None }
+            .run(turn)
+            .await
     }
 }
 
@@ -166,8 +168,8 @@ pub(crate) trait CellVerb: Sync {
     /// verb does not.
     const IN_TURN: bool = false;
 
-    /// Whether it ends the lease of an owner on which transactions may rely.
-    const ENDS_OWNERS: bool = true;
+    /// Whether it ends a lease that has not expired.
+    const ENDS_LEASES: bool = false;
 
     /// Runs on a ledger: every lease that it grants is longer by the tolerance.
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Self::Answer>, LedgerError>;
@@ -233,6 +235,8 @@ struct VerbRun<'a, C: Cell, V: CellVerb> {
     tries: Tries<V::Answer>,
     /// The cell as an earlier write found it, in place of the next reading.
     found: Option<CellReading>,
+    /// The answer of the try that has ended a lease, and left its owner to a transaction.
+    ended: Option<V::Answer>,
 }
 
 impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
@@ -246,7 +250,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
             match self.tries.on_end(end, |kept, answer| self.verb.is_unsettled(kept, answer)) {
                 NextStep::Again { leaves: true } => drop(turn.take()),
                 NextStep::Again { leaves: false } => {}
-                NextStep::Answer(answer) => return Ok(answer),
+                NextStep::Answer(answer) => return Ok(self.ended.take().unwrap_or(answer)),
                 NextStep::Fail(failure) => {
                     let error = self.error(failure).await;
                     return Err(self.tries.unsure(error));
@@ -260,7 +264,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         match failure {
             VerbFailure::Overtaken => cell.error(VerbError::Overtaken).retry_after(PAUSE),
             VerbFailure::Locked => cell.error(VerbError::Locked),
-            VerbFailure::ReliedOn if !V::ENDS_OWNERS => cell.error(VerbError::Locked),
+            VerbFailure::ReliedOn if !V::ENDS_LEASES => cell.error(VerbError::Locked),
             VerbFailure::ReliedOn => {
                 let by = match self.locks.connect(ConnectionPurpose::Keep).await {
                     Ok(over) => cell.relying(&over).await,
@@ -339,9 +343,14 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         if is_there && (is_written || is_unacknowledged) {
             let is_kept = reliance(self.tries.relied_on()) == Reliance::Found
                 && draft.ledger.shows_an_expired_owner(moment(draft.now));
-            let end = locks.write(over, name, draft).await?;
-            // The lease has ended, and the lock is not free.
-            return if is_kept && matches!(end, Tried::Done(_)) { Err(CellError::ReliedOn) } else { Ok(end) };
+            return match locks.write(over, name, draft).await? {
+                // The lease has ended, and the lock is not free.
+                Tried::Done(answer) if is_kept && V::ENDS_LEASES => {
+                    self.ended = Some(answer);
+                    Err(CellError::ReliedOn)
+                }
+                end => Ok(end),
+            };
         }
         Ok(Tried::Done(draft.change.answer))
     }

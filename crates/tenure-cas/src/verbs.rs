@@ -529,7 +529,6 @@ struct ExposeVerb {
 impl CellVerb for ExposeVerb {
     type Answer = Exposed;
     const CREATES: bool = false;
-    const ENDS_OWNERS: bool = false;
 
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Exposed>, LedgerError> {
         // A transaction that was refused, and stays open, has at most one of the rows locked.
@@ -597,6 +596,7 @@ pub(crate) struct ReleaseVerb {
 impl CellVerb for ReleaseVerb {
     type Answer = Released;
     const CREATES: bool = false;
+    const ENDS_LEASES: bool = true;
 
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Released>, LedgerError> {
         Ok(ledger.release(at.now, &at.rules, self.owner))
@@ -687,6 +687,7 @@ pub(crate) struct BreakVerb(pub(crate) BreakScope);
 impl CellVerb for BreakVerb {
     type Answer = Vec<HolderView>;
     const CREATES: bool = true;
+    const ENDS_LEASES: bool = true;
     const IN_TURN: bool = true;
 
     fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Vec<HolderView>>, LedgerError> {

@@ -11,7 +11,7 @@ use tenure_ledger::Rules;
 use tenure_testkit::{
     cells::CellStore,
     host::{PausedHost, pass},
-    polls::dropped_after,
+    polls::{dropped_after, is_pending},
 };
 
 const TTL: Duration = Duration::from_secs(10);
@@ -130,6 +130,30 @@ async fn a_verb_that_is_cut_off_stops_no_holder_that_is_renewed() {
         if renewed == Renewal::Renewed {
             assert!(room.store.rely(8, &ownership), "{polls}: it holds, and can write");
         }
+    }
+}
+
+/// L4: a break that waits for the transaction of the holder that it has robbed robs no other one, that has come since.
+#[tokio::test(start_paused = true)]
+async fn a_break_that_waits_robs_no_later_holder() {
+    for scope in [BreakScope::Leases, BreakScope::All] {
+        let room = room();
+        let grant = room.grant(1).await;
+        let ownership = room.expose(&grant).await;
+        assert!(room.store.rely(7, &ownership));
+        let mut breaks = room.others.break_lock(&grant.name, scope);
+        let holds = async |grant: &Grant| {
+            room.locks.renew(std::slice::from_ref(grant)).await.pop().unwrap().unwrap() == Renewal::Renewed
+        };
+        while holds(&grant).await {
+            assert!(is_pending(&mut breaks).await);
+            pass(Duration::from_millis(1)).await;
+        }
+        room.store.end(7);
+        let next = room.grant(2).await;
+        let robbed = breaks.await.unwrap();
+        assert_eq!(robbed.iter().map(|holder| holder.token).collect::<Vec<_>>(), [Some(grant.token)]);
+        assert!(holds(&next).await, "{scope:?}");
     }
 }
 

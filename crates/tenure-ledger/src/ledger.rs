@@ -326,13 +326,20 @@ impl Ledger {
         let mut wakes = WakeList::new();
         // A waiter that got a hand-off and has not claimed yet is not a holder, and keeps its turn. One that has expired is, if a
         // transaction relies on it: then the store refuses the change, and says why.
-        let is_known = self.reliance != Reliance::Unknown;
+        let reliance = self.reliance;
         let is_robbed = |h: &Holder| {
             let is_meant = if let BreakScope::Owner(owner) = scope { h.owner == owner } else { true };
-            let lasts = h.ends_us > micros(now.boot) || is_known && h.shown.is_some();
-            is_meant && h.token.is_some() && lasts
+            let is_live = h.ends_us > micros(now.boot);
+            let counts = match reliance {
+                Reliance::Unknown => is_live,
+                Reliance::Found => is_live || h.shown.is_some(),
+                // An earlier try has ended the lease that it found: another owner may have come since.
+                Reliance::Open => !is_live && h.shown.is_some(),
+            };
+            is_meant && h.token.is_some() && counts
         };
-        if matches!(scope, BreakScope::Owner(_)) && !self.holders.iter().any(is_robbed) {
+        let is_narrow = matches!(scope, BreakScope::Owner(_)) || reliance == Reliance::Open;
+        if is_narrow && !self.holders.iter().any(is_robbed) {
             // A lease that has expired is removed: a store whose reading is not of its own clock confirms that.
             let changed = self.settle(now, rules, &mut wakes);
             return Ok(Change { answer: Vec::new(), wakes, changed });
