@@ -106,7 +106,11 @@ impl Pair {
                     Mode::permit(NonZeroU32::new(3).unwrap()),
                     Mode::several(NonZeroU32::new(3).unwrap(), NonZeroU32::new(2).unwrap()).unwrap(),
                 ];
-                self.claims[at].mode = modes[chance.below(modes.len())];
+                let mode = modes[chance.below(modes.len())];
+                // A claim is repeated as it was.
+                if !self.ledger.knows(owner) {
+                    self.claims[at].mode = mode;
+                }
                 let wait = [WaitMode::Turn, WaitMode::Turn, WaitMode::No][chance.below(3)];
                 // An owner that waits already goes on waiting.
                 self.claims[at].wait = if self.ledger.has_place(owner) { WaitMode::Turn } else { wait };
