@@ -88,8 +88,8 @@ async fn an_open_transaction_keeps_waiters_behind_an_expired_owner() {
     assert_eq!(room.locks.release(&next.name, next.owner).await.unwrap(), Released::Released);
 }
 
-/// L3, L6: what would end the lease is refused: no other client enters. The lease has ended all the same, so that its client
-/// is told, and a waiter enters as soon as the transaction has ended.
+/// L3, L6: a release and a break are refused, and no other client acquires the lock. The lease ends: its client is told, and a
+/// waiter acquires the lock when the transaction has ended.
 #[tokio::test(start_paused = true)]
 async fn the_owner_stays_as_long_as_a_transaction_relies_on_it() {
     let ends = [None, Some(BreakScope::Leases), Some(BreakScope::All)];

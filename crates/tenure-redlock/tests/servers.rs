@@ -296,7 +296,7 @@ async fn the_first_waiter_follows_a_foreign_holder_and_asks_little() {
         servers.iter().for_each(|server| drop(server.command(&["SET", "job", value, "PX", "100000"])))
     };
     set("a");
-    // Again, as a waiter does: a node that was asked in vain has no place for it.
+    // A waiter asks again: a node that did not answer in time has no place for it.
     becomes("it waits at every node", PATIENCE, async || {
         retry_after(&first).await;
         servers.iter().all(|server| waiting(server) == 1).then_some(())

@@ -152,8 +152,8 @@ impl Lock {
     }
 
     /// Keeps the lock taken for at least this long from when it was acquired, even if it is released before. Default: it is free
-    /// when it is released. For work that is over so soon that hosts whose clocks differ would do it one after the other, and for
-    /// a pause between two holders.
+    /// when it is released. For short work that two hosts with different clocks would do one after the other, and for a pause
+    /// between two holders.
     ///
     /// A release before that time, or a drop, renews the lease once, to the rest of the time, and leaves it. From then on no
     /// process is needed for it. The rest of a longer ttl is not shortened, so choose a short ttl. The lease is not passed on to a

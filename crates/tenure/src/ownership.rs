@@ -61,8 +61,8 @@
 //! # Bounds
 //! While a transaction relies on it, no client acquires the lock, even after the ttl: waiters keep their places, and
 //! `try_acquire` finds it busy. The statement finds no row from the moment at which another client has asked for the expired
-//! lock, or a release by its holder or by force was asked for. A release that is refused because of an open transaction ends the
-//! lease all the same, and the next client acquires the lock when the transaction has ended. So transactions of several tasks that overlap without a gap keep
+//! lock, or a release by its holder or by force was asked for. A release that is refused because of an open transaction has ended the
+//! lease: the next client acquires the lock when the transaction has ended. So transactions of several tasks that overlap without a gap keep
 //! no client waiting for longer than one of them lasts; on MySQL and MariaDB not in `SERIALIZABLE`.
 //!
 //! A client that dies without closing its connection leaves its transaction open. On PostgreSQL the statement limits how long
