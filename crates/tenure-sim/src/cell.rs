@@ -150,6 +150,7 @@ impl Cell for RemoteCells {
         promises.restart = Restart::Survives;
         promises.fail_over = Some(Restart::Lost);
         promises.reach = "one world";
+        promises.chosen_owner = true;
         promises.wake = WakeSupport::Pushed;
         promises.max_ttl = self.max_ttl;
         promises

@@ -2,9 +2,9 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use futures_util::future::{Either, select};
-use tenure::{AcquireError, Guard, Lock, Locker, ReleaseError, ownership::Ownership};
-use tenure_core::{ErrorKind, Mode, Outcome, Sharing};
+use futures_util::future::{Either, join, select};
+use tenure::{AcquireError, ConfigError, Guard, Lock, Locker, ReleaseError, ownership::Ownership};
+use tenure_core::{ErrorKind, Mode, Outcome, OwnerId, Sharing};
 
 use crate::{
     chance::Chance,
@@ -49,7 +49,7 @@ pub(crate) struct Habits {
     pub(crate) several: bool,
     /// Leaves some leases to another process, which works under them until they expire.
     pub(crate) detaches: bool,
-    /// Writes in transactions of the store that rely on the owner.
+    /// Writes in transactions of the store that rely on the owner, and chooses some owners.
     pub(crate) transacts: bool,
     /// So many holds in a thousand may last longer than the ttl.
     pub(crate) long: u64,
@@ -64,6 +64,10 @@ pub(crate) struct Program {
     pub(crate) locker: Locker,
     pub(crate) habits: Habits,
     pub(crate) chance: Chance,
+    /// An owner that was released, and that the program may choose again.
+    pub(crate) former: Option<OwnerId>,
+    /// What it showed of a lease that it has released.
+    pub(crate) stale: Option<(Ownership, GrantId, LockId, u64)>,
 }
 
 /// An acquisition under way. Without another result it is noted as given up.
@@ -159,6 +163,10 @@ impl Program {
                 (lock, Mode::several(slots, permits).expect("BUG: no more than there are"))
             }
         };
+        let lock = match self.former.take() {
+            Some(owner) if mode == Mode::Exclusive && !keeps => lock.owner(owner),
+            _ => lock,
+        };
         (id, lock.ttl(self.habits.ttl), mode, self.habits.locks[at] == Use::Mutex, keeps)
     }
 
@@ -202,6 +210,8 @@ impl Program {
             Err(AcquireError::Store(error)) => {
                 asking.failed(NotEntered::Failed(error.outcome() == Outcome::NotApplied));
             }
+            // The owner that it has chosen again is still being released.
+            Err(AcquireError::Config(ConfigError::OwnerInUse { .. })) => asking.failed(NotEntered::GaveUp),
             Err(error) => unreachable!("BUG: a program asks in vain: {error}"),
         }
     }
@@ -232,21 +242,38 @@ impl Program {
         } else {
             self.work(&tenure, lock, mode, token, length).await;
         }
-        let ownership = late.filter(|_| self.chance.per_mille(300));
+        // A lease that was not shown may have been passed on with its owner.
+        let shown = late.clone();
+        let mut ownership = late.filter(|_| self.chance.per_mille(300));
         if self.chance.per_mille(300) {
             return;
         }
         let guard = tenure.guard.take().expect("BUG: it was there");
+        let races = self.habits.transacts && mode == Mode::Exclusive && self.chance.per_mille(300);
+        let clone = races.then(|| guard.lease());
         if self.habits.detaches && !is_healed && self.chance.per_mille(100) {
             return self.detach(grant, guard).await;
         }
         world.disbelieve(grant, Leaving::Released);
         let guard = Arc::try_unwrap(guard).expect("BUG: the program has the only guard");
-        let answer = match guard.release().await {
+        let released = match clone {
+            Some(clone) => {
+                // A clone of the lease asks for ownership while the guard releases it.
+                let (asked, released) = join(Box::pin(clone.ownership()), Box::pin(guard.release())).await;
+                ownership = asked.ok().or(ownership);
+                released
+            }
+            None => guard.release().await,
+        };
+        let answer = match released {
             Ok(()) => ReleaseAnswer::Released,
             Err(ReleaseError::AlreadyLost(_)) => ReleaseAnswer::AlreadyLost,
             Err(_) => ReleaseAnswer::Unknown,
         };
+        if answer == ReleaseAnswer::Released && shown.is_some() && self.chance.per_mille(300) {
+            self.former = Some(owner);
+            self.stale = shown.map(|ownership| (ownership, grant, lock, token));
+        }
         world.note(What::Answered { grant, answer });
         // A client that was told that it holds no more, and writes nevertheless.
         if let Some(ownership) = ownership {
@@ -263,6 +290,13 @@ impl Program {
     async fn transact(&mut self, tenure: &Tenure, (lock, token): (LockId, u64)) -> Option<Ownership> {
         let guard = tenure.guard.as_ref().expect("BUG: it is there");
         let ownership = guard.ownership().await.ok()?;
+        // A late transaction of the former lease, perhaps under the same owner.
+        if let Some((stale, grant, of, former)) = self.stale.take() {
+            let transaction = Transaction::begin(&self.world, self.habits.ttl, false);
+            if transaction.rely(&stale, (grant, of, former)) {
+                transaction.commit(grant, of, former);
+            }
+        }
         for _ in 0..1 + self.chance.index(3) {
             let is_cut_off = self.chance.per_mille(300) && !self.world.is_healed();
             let transaction = Transaction::begin(&self.world, self.habits.ttl, is_cut_off);

@@ -351,6 +351,8 @@ impl Stage {
                 locker: locker.clone(),
                 habits: seat.habits.clone(),
                 chance: self.chance.fork(),
+                former: None,
+                stale: None,
             };
             world.clockwork.spawn_main(process, Box::pin(program.run()));
         }

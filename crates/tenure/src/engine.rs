@@ -168,9 +168,10 @@ impl Engine {
         is_kept
     }
 
-    /// Whether a guard of this process has a lease of this owner.
+    /// Whether a guard of this process has a lease of this owner, or a release of it is under way, which would end a new one.
+    // L1.
     pub(crate) fn has(&self, owner: OwnerId) -> bool {
-        self.keeper.roster.has(owner)
+        self.keeper.roster.has(owner) || self.keeper.reaper.is_releasing(owner)
     }
 
     /// A lease of an owner that the caller chose is about to be requested.

@@ -85,9 +85,11 @@ pub enum ConfigError {
         /// The backend.
         backend: &'static str,
     },
-    /// The owner that was chosen has another lease in this process, or was chosen for several.
+    /// The owner that was chosen has another lease in this process, or one that is being released in the background, or was
+    /// chosen for several.
     #[error(
-        "the owner {owner} has another lease in this process; an owner is for one lease: choose another one"
+        "the owner {owner} has another lease in this process, or one that is being released; an owner is for one lease: choose \
+         another one"
     )]
     OwnerInUse {
         /// The owner.

@@ -316,7 +316,8 @@ impl Lock {
     /// # Errors
     /// Acquiring is refused with [`ConfigError::OwnerNotChosen`] where the store does not
     /// [promise](crate::backend::Promises::chosen_owner) it (Redlock, ZooKeeper). It is refused with
-    /// [`ConfigError::OwnerInUse`] while a guard of this process has a lease of that owner.
+    /// [`ConfigError::OwnerInUse`] while a guard of this process has a lease of that owner, and while this process releases one
+    /// in the background.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -602,3 +602,23 @@ async fn a_release_behind_an_unknown_claim_outlasts_an_outage_of_a_minute() {
     assert!(actor.locks.flush(ms(20_000)).await);
     assert!(stage.is_free().await);
 }
+
+/// L1: its release came late, and ended the lease that the same process had acquired under the owner again.
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_is_still_released_is_not_chosen_again() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let lock = actor.lock().owner(actor.locks.new_owner());
+    let guard = lock.acquire().await.unwrap();
+    actor.gates.plan(Verb::Release, &[Gate::Late(ms(300))], Gate::Open);
+    drop(guard);
+    pass(ms(100)).await;
+    let refused = lock.acquire().await.unwrap_err();
+    assert!(matches!(refused, AcquireError::Config(ConfigError::OwnerInUse { .. })), "{refused}");
+    assert!(actor.locks.flush(TTL).await);
+    let again = lock.acquire().await.unwrap();
+    pass(TTL).await;
+    again.check().unwrap();
+    again.release().await.unwrap();
+    assert!(stage.is_free().await);
+}

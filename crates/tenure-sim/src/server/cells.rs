@@ -317,7 +317,8 @@ impl Node {
         for (owner, token, ends) in entered(&new) {
             self.strangers.homes.entry(owner).or_insert(from);
             let did = match entered(&old).find(|(known, ..)| *known == owner) {
-                Some((_, known, earlier)) if known == token && earlier == ends => continue,
+                // A release that leaves the owner to a transaction ends the lease.
+                Some((_, known, earlier)) if known == token && ends <= earlier => continue,
                 Some((_, known, _)) if known == token => Served::Renewed(true),
                 _ if token > old.fence.get() => Served::Granted { first: token, last: new.fence.get() },
                 _ => Served::Recreated,

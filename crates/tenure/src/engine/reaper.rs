@@ -1,6 +1,7 @@
 //! The reaper: releases dropped leases and places in the background, as long as they may be held.
 
 use std::{
+    collections::hash_map::Entry,
     io, mem,
     panic::AssertUnwindSafe,
     sync::{
@@ -10,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use foldhash::HashMap;
 use futures_util::{
     FutureExt,
     stream::{FuturesUnordered, StreamExt},
@@ -56,12 +58,16 @@ struct ReleaseCounter {
 #[derive(Default)]
 struct ReleaseCounts {
     pending: usize,
+    /// The owners of the pending releases, and how many there are of each.
+    owners: HashMap<OwnerId, usize>,
     /// When the last of the releases that were lost with their thread has expired.
     lost: Option<Moment>,
 }
 
 struct CountedRelease {
     counter: Arc<ReleaseCounter>,
+    /// None for a last renewal, which ends no lease.
+    owner: Option<OwnerId>,
     until: Moment,
     is_done: bool,
 }
@@ -70,6 +76,14 @@ impl Drop for CountedRelease {
     fn drop(&mut self) {
         let mut state = locked(&self.counter.state);
         state.pending -= 1;
+        if let Some(owner) = self.owner
+            && let Entry::Occupied(mut of_owner) = state.owners.entry(owner)
+        {
+            *of_owner.get_mut() -= 1;
+            if *of_owner.get() == 0 {
+                of_owner.remove();
+            }
+        }
         if !self.is_done {
             state.lost = Some(state.lost.map_or(self.until, |lost| lost.later(self.until)));
         }
@@ -118,8 +132,15 @@ impl Reaper {
     }
 
     fn add(&self, name: LockName, owner: OwnerId, last: Option<Grant>, until: Moment) {
-        locked(&self.counter.state).pending += 1;
-        let counted = CountedRelease { counter: self.counter.clone(), until, is_done: false };
+        let released = last.is_none().then_some(owner);
+        let mut state = locked(&self.counter.state);
+        state.pending += 1;
+        if let Some(owner) = released {
+            *state.owners.entry(owner).or_default() += 1;
+        }
+        drop(state);
+        let counted =
+            CountedRelease { counter: self.counter.clone(), owner: released, until, is_done: false };
         locked(&self.added).push(PendingRelease { name, owner, last, until, counted });
         self.changed.notify_one();
     }
@@ -127,6 +148,11 @@ impl Reaper {
     /// The number of releases without an answer.
     pub(crate) fn len(&self) -> usize {
         locked(&self.counter.state).pending
+    }
+
+    /// A release of this owner may still end a lease of it.
+    pub(crate) fn is_releasing(&self, owner: OwnerId) -> bool {
+        locked(&self.counter.state).owners.contains_key(&owner)
     }
 
     /// No more releases are added.
