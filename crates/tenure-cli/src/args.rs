@@ -275,6 +275,12 @@ pub(crate) struct Run {
     /// Instead of NAME: hold one of these locks, the first that is free; names with commas between
     #[arg(long, value_name = "NAMES", value_parser = name_of_several, value_delimiter = ',', conflicts_with_all = ["also", "shared", "slots"], help_heading = "Locks")]
     pub(crate) any: Vec<LockName>,
+    /// Wait only until a newer run of --latest or --replace waits: it takes this one's place
+    #[arg(long, group = "skips", conflicts_with_all = ["replace", "nonblock", "shared", "slots", "also", "any", "schedule"], help_heading = "Waiting")]
+    pub(crate) latest: bool,
+    /// The same, and ask the holder to stop: if it runs with --replace too, its command gets a TERM
+    #[arg(long, group = "skips", conflicts_with_all = ["latest", "nonblock", "shared", "slots", "also", "any", "schedule"], help_heading = "Waiting")]
+    pub(crate) replace: bool,
     /// Length of the lease: after a crash the lock is free this much later [default: 10s, or the
     /// store's maximum]
     #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true, help_heading = "Lease")]
@@ -283,10 +289,10 @@ pub(crate) struct Run {
     pub(crate) hold: HoldArgs,
     /// Run once per interval over all hosts: skip if the last successful run began less than this long ago. A run may
     /// begin a tenth of it early, at most 60s; the next one is due that much later
-    #[arg(long, value_name = "DUR", value_parser = interval, allow_hyphen_values = true, group = "schedule", conflicts_with_all = ["shared", "slots", "also", "any"], help_heading = "Interval")]
+    #[arg(long, value_name = "DUR", value_parser = interval, allow_hyphen_values = true, groups = ["schedule", "skips"], conflicts_with_all = ["shared", "slots", "also", "any"], help_heading = "Interval")]
     pub(crate) every: Option<Duration>,
     /// Run once in each hour, day, week or DUR of the calendar over all hosts: skip if a run in it succeeded
-    #[arg(long, value_name = "hour|day|week|DUR", value_parser = Period::read, group = "schedule", conflicts_with_all = ["every", "shared", "slots", "also", "any"], help_heading = "Interval")]
+    #[arg(long, value_name = "hour|day|week|DUR", value_parser = Period::read, groups = ["schedule", "skips"], conflicts_with_all = ["every", "shared", "slots", "also", "any"], help_heading = "Interval")]
     pub(crate) once_per: Option<Period>,
     /// The time zone of --once-per, such as Europe/Berlin [default: that of this host]
     #[arg(long, value_name = "ZONE", value_parser = zone, requires = "once_per", help_heading = "Interval")]
@@ -294,8 +300,8 @@ pub(crate) struct Run {
     /// Count a run of --every or --once-per from its start, even if it fails
     #[arg(long, requires = "schedule", help_heading = "Interval")]
     pub(crate) even_if_failed: bool,
-    /// Exit code if a run of --every or --once-per was skipped
-    #[arg(long, value_name = "CODE", default_value_t = 0, requires = "schedule", help_heading = "Interval")]
+    /// Exit code if a run of --every, --once-per, --latest or --replace was skipped
+    #[arg(long, value_name = "CODE", default_value_t = 0, requires = "skips", help_heading = "Interval")]
     pub(crate) skip_exit_code: u8,
     /// Exit code if the lock was not acquired
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::CONFLICT, help_heading = "Waiting")]

@@ -79,7 +79,7 @@ impl Stop {
     /// Not acquired; `conflict` is the code for a lock that another owner holds.
     pub(crate) fn not_acquired(error: &AcquireError, conflict: u8, line: impl FnOnce() -> String) -> Self {
         match error {
-            AcquireError::TimedOut { .. } => Self::new(conflict, line()),
+            AcquireError::TimedOut { .. } | AcquireError::GaveWay { .. } => Self::new(conflict, line()),
             AcquireError::Config(error) => Self::usage(error.to_string()),
             AcquireError::Store(error) => Self::store(error),
             other => Self::internal(chain(other)),

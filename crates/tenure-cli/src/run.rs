@@ -1,14 +1,15 @@
 //! A command under a lock, for `run`, `lead` and `attach`: the locks, the wait for them, and the command from its
 //! start to its end. The command ends early enough to be gone before its lease.
 
-use std::{ffi::OsString, fmt, future::pending, thread, time::Duration};
+use std::{cell::Cell, ffi::OsString, fmt, future::pending, thread, time::Duration};
 
+use nix::sys::signal::Signal;
 use tenure::{
     Guards, Label, Lease, Lock, LockName, Locker, Loss, Lost,
     backend::{EndOfGrant, Host, Moment, Promises, Timing, TokioHost},
     election::Term,
     once::Turn,
-    view::Mode,
+    view::{Mode, WaiterView},
 };
 
 use crate::{
@@ -172,6 +173,7 @@ impl<'a> Started<'a> {
         let began = TokioHost.now();
         let Self { global, task, locks, wanted, stopping, signals, .. } = self;
         let waiting = LockWait::new(global, locks, &*wanted, conflict).of_all(wanted.is_all());
+        let waiting = waiting.skipping_with(task.skip_exit_code);
         // `--wait` and `-n` have their own end.
         let every = self.every.as_ref().filter(|_| budget.limit.is_none());
         let waited_enough = async {
@@ -250,6 +252,7 @@ impl<'a> Started<'a> {
             release,
             every,
             turn,
+            was_asked: Cell::new(false),
         };
         let signals = &mut self.signals;
         let skipped = match before(signals).await {
@@ -440,6 +443,8 @@ struct LockedCommand<'a> {
     every: Option<&'a Every<'a>>,
     /// What counting its run needs to know, if it has an interval.
     turn: Option<Turn>,
+    /// A newer run has asked it to stop.
+    was_asked: Cell<bool>,
 }
 
 impl LockedCommand<'_> {
@@ -564,7 +569,7 @@ impl LockedCommand<'_> {
         // By a signal, after one that asked it to end, or what it had left was killed with the front.
         let is_bad = signals.is_orphaned()
             || code >= exit::SIGNAL
-            || code != 0 && (signals.is_asked() || signals.was_passed_on());
+            || code != 0 && (signals.is_asked() || signals.was_passed_on() || self.was_asked.get());
         let lost = match (stayed, task.hold.linger.filter(|_| is_bad)) {
             (Ok(()), Some(linger)) => {
                 self.release.lingering(self.guard, linger.ttl(), signals).await;
@@ -592,6 +597,13 @@ impl LockedCommand<'_> {
             let (token, ttl) = (self.first.token(), text::seconds(self.release.ttl));
             let waited = text::seconds(self.waited);
             exit::warn(&format!("{}: acquired after {waited}: token {token}, ttl {ttl}", self.name));
+        }
+    }
+
+    /// A newer run asks this one to stop.
+    fn say_asked(&self, newer: &WaiterView) {
+        if !self.release.quiet {
+            exit::warn(&format!("{}: {} asks it to stop: sent TERM", self.name, newer.who()));
         }
     }
 
@@ -629,6 +641,14 @@ impl LockedCommand<'_> {
         let mut over = None;
         let mut is_said = self.release.quiet;
         let mut health = self.task.health.as_ref().map(|(line, every)| Health::new(line, *every));
+        let asked = async {
+            match self.task.newest {
+                Some(Newest::Replaces) => self.first.asked_to_stop().await,
+                _ => pending().await,
+            }
+        };
+        tokio::pin!(asked);
+        let mut is_asked = false;
         loop {
             let change = child.poll();
             if child.mind(self.stopping.deadline(&self.guard)) {
@@ -687,6 +707,14 @@ impl LockedCommand<'_> {
                 signal = signals.next(over.is_some()) => if let Some(signal) = signal.filter(|_| !signals.is_insisted() && !is_deaf) {
                     child.signal(signal);
                 },
+                newer = &mut asked, if !is_asked => {
+                    is_asked = true;
+                    if let Ok(newer) = newer {
+                        child.signal(Signal::SIGTERM as i32);
+                        self.was_asked.set(true);
+                        self.say_asked(&newer);
+                    }
+                }
                 // Nobody tells us of a renewal, nor when the last of a group has gone.
                 () = pause(self.stopping.poll) => {}
             }
@@ -863,6 +891,16 @@ pub(crate) struct Task {
     argv: Vec<OsString>,
     /// The line of the health check, and its interval.
     health: Option<(OsString, Duration)>,
+    newest: Option<Newest>,
+    skip_exit_code: u8,
+}
+
+/// A run that gives way to a newer one while it waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Newest {
+    Latest,
+    /// It also asks the holder to stop, and its command is asked by a newer one.
+    Replaces,
 }
 
 impl Task {
@@ -907,6 +945,11 @@ impl Task {
         // The command may go on when this process has ended. The front frees the lock when both have.
         let lock = lock.label(self.label()).free_at_death(false);
         let lock = if let Some(ttl) = self.ttl { lock.ttl(ttl.ttl()) } else { lock };
+        let lock = match self.newest {
+            Some(Newest::Latest) => lock.latest(),
+            Some(Newest::Replaces) => lock.replace(),
+            None => lock,
+        };
         match self.hold.max_hold {
             // The limit of the command; the time to stop it comes on top.
             Some(max_hold) => lock.max_hold(max_hold.saturating_add(stopping.margin())),
@@ -946,8 +989,11 @@ impl Task {
 
 impl From<&Run> for Task {
     fn from(args: &Run) -> Self {
-        let Run { ttl, hold, lost_exit_code, command, .. } = *args;
+        let Run { ttl, hold, lost_exit_code, command, latest, replace, skip_exit_code, .. } = *args;
+        let newest = if replace { Some(Newest::Replaces) } else { latest.then_some(Newest::Latest) };
         Self {
+            newest,
+            skip_exit_code,
             ttl,
             hold,
             lost_exit_code,
@@ -974,6 +1020,8 @@ impl From<&Hold> for Task {
             is_line: false,
             argv: Vec::new(),
             health: None,
+            newest: None,
+            skip_exit_code: 0,
         }
     }
 }
@@ -990,6 +1038,8 @@ impl From<&Attach> for Task {
             is_line: command,
             argv: args.argv.clone(),
             health: None,
+            newest: None,
+            skip_exit_code: 0,
         }
     }
 }
@@ -1008,6 +1058,8 @@ impl From<&Lead> for Task {
             is_line: command,
             argv: args.argv.clone(),
             health,
+            newest: None,
+            skip_exit_code: 0,
         }
     }
 }

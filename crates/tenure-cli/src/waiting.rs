@@ -68,6 +68,8 @@ pub(crate) struct LockWait<'a> {
     is_all: bool,
     quiet: bool,
     conflict: u8,
+    /// The exit code after it gave way to a newer client.
+    skip: u8,
     progress: Progress,
     started: Moment,
     /// Where the store is, for messages.
@@ -82,6 +84,7 @@ impl<'a> LockWait<'a> {
             is_all: false,
             quiet: global.quiet,
             conflict,
+            skip: 0,
             progress: Progress::new(),
             started: TokioHost.now(),
             place: store::place(global),
@@ -91,6 +94,11 @@ impl<'a> LockWait<'a> {
     /// It waits for several locks, one after the other.
     pub(crate) fn of_all(self, is_all: bool) -> Self {
         Self { is_all, ..self }
+    }
+
+    /// It ends with this code if it gives way to a newer client.
+    pub(crate) fn skipping_with(self, skip: u8) -> Self {
+        Self { skip, ..self }
     }
 
     /// The lock to request, with its progress connected.
@@ -149,15 +157,20 @@ impl<'a> LockWait<'a> {
     }
 
     fn stop(&self, error: &AcquireError, budget: Budget) -> Stop {
-        if let (AcquireError::TimedOut { .. }, true) = (error, self.quiet) {
-            return Stop::new(self.conflict, "");
+        let code = if let AcquireError::GaveWay { .. } = error { self.skip } else { self.conflict };
+        if let (AcquireError::TimedOut { .. } | AcquireError::GaveWay { .. }, true) = (error, self.quiet) {
+            return Stop::new(code, "");
         }
-        Stop::not_acquired(error, self.conflict, || self.held(error, budget)).of(self.name())
+        Stop::not_acquired(error, code, || self.held(error, budget)).of(self.name())
     }
 
     /// Another owner holds the lock: the length of the wait, the holder, and what to do.
     fn held(&self, error: &AcquireError, budget: Budget) -> String {
-        let AcquireError::TimedOut { waited, ahead, holder } = error else { return String::new() };
+        let (waited, ahead, holder) = match error {
+            AcquireError::TimedOut { waited, ahead, holder } => (waited, ahead, holder),
+            AcquireError::GaveWay { by } => return format!("skipped: {} came later", by.who()),
+            _ => return String::new(),
+        };
         let holder = holder.as_ref().map(|holder| format!("held by {}", text::holder(holder)));
         let see = match self.progress.name() {
             Some(name) => format!("tenure show {}", text::word(name.as_str())),

@@ -37,6 +37,7 @@ mod matrix;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod nested;
+mod newest;
 mod notices;
 mod postgres;
 mod procfs;

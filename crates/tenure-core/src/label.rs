@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::shown::shown;
 
-/// Host, process, user and command of an owner, for people; and whether to notify it of waiters. Only that hint
-/// depends on it.
+/// Host, process, user and command of an owner, for people; and marks: whether to notify it of waiters, and what it wants of
+/// others. No rule of a lock depends on it.
 ///
 /// It has only the base name of the command, because arguments may hold passwords.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +28,14 @@ pub struct Label {
     #[doc(hidden)]
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "std::ops::Not::not"))]
     pub runs: bool,
+    /// Of the waiters with this mark only the newest goes on waiting. For the engine.
+    #[doc(hidden)]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "std::ops::Not::not"))]
+    pub latest: bool,
+    /// A waiter that asks the holder to stop. For the engine.
+    #[doc(hidden)]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "std::ops::Not::not"))]
+    pub replaces: bool,
 }
 
 impl Label {
@@ -41,6 +49,8 @@ impl Label {
             command: tame(command, 32),
             idles: false,
             runs: false,
+            latest: false,
+            replaces: false,
         }
     }
 
@@ -56,6 +66,14 @@ impl Label {
     #[doc(hidden)]
     pub fn running(self, runs: bool) -> Self {
         Self { runs, ..self }
+    }
+
+    /// The same label for an owner that gives way to a newer one, and that asks the holder to stop, or does not. For the engine
+    /// and backends.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn giving_way(self, latest: bool, replaces: bool) -> Self {
+        Self { latest, replaces, ..self }
     }
 }
 

@@ -12,23 +12,23 @@ pub(crate) const SHARED: &str = "tenure:shared";
 /// The separators, the flag `+`, and what is not printable.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%').add(b':').add(b',').add(b'+').add(b' ');
 
-/// Flags after a label: a command runs under the lease; the holder wants hints about waiters. Older clients ignore the
-/// first. Scripts check for the second at the end of the value.
+/// Flags after a label: a command runs under the lease; a waiter gives way to a newer one; it asks the holder to stop; the
+/// holder wants hints about waiters. Older clients ignore those that they do not know. Scripts check for the last at the end of
+/// the value.
 const RUNS: &str = ",runs";
+const LATEST: &str = ",latest";
+const REPLACES: &str = ",replaces";
 const IDLES: &str = ",idles";
 
-/// `host,pid,user,command`, with the flags `,runs` and `,idles`; without a colon and without a plus.
+/// `host,pid,user,command`, and flags; without a colon and without a plus.
 pub(crate) fn encode_label(label: &Label, into: &mut String) {
     let part = |text| utf8_percent_encode(text, ENCODED);
     // OK because writing to a String cannot fail.
     let _ =
         write!(into, "{},{},{},{}", part(&label.host), label.pid, part(&label.user), part(&label.command));
-    if label.runs {
-        into.push_str(RUNS);
-    }
-    if label.idles {
-        into.push_str(IDLES);
-    }
+    let flags =
+        [(label.runs, RUNS), (label.latest, LATEST), (label.replaces, REPLACES), (label.idles, IDLES)];
+    flags.iter().filter(|(is_set, _)| *is_set).for_each(|(_, flag)| into.push_str(flag));
 }
 
 fn decode_label(text: &str) -> Option<Label> {
@@ -37,7 +37,8 @@ fn decode_label(text: &str) -> Option<Label> {
         (parts.next()?, parts.next()?.parse().ok()?, parts.next()?, parts.next()?);
     let flags: Vec<String> = parts.collect();
     let has = |flag: &str| flags.iter().any(|part| *part == flag[1..]);
-    Some(Label::new(&host, pid, &user, &command).running(has(RUNS)).idling(has(IDLES)))
+    let label = Label::new(&host, pid, &user, &command).running(has(RUNS)).idling(has(IDLES));
+    Some(label.giving_way(has(LATEST), has(REPLACES)))
 }
 
 /// The owner at the front of a value of Tenure; foreign values have none.

@@ -43,6 +43,8 @@ pub enum Verb {
     Note,
     /// `tell`
     Tell,
+    /// `inspect`
+    Inspect,
 }
 
 #[derive(Default)]
@@ -176,7 +178,7 @@ impl Backend for Gated {
         if let Some(shown) = shown {
             return Ok(shown);
         }
-        self.inner.inspect(name).await
+        self.pass(Verb::Inspect, self.inner.inspect(name)).await?
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {

@@ -26,7 +26,7 @@ use std::{
 
 use tenure_core::{
     Adopt, Adoption, BackendError, BoxFuture, BreakScope, FencingToken, Finding, HolderView, Host, Label,
-    LockView, OwnerId, Ownership, Released, Renewal,
+    LockView, OwnerId, Ownership, Released, Renewal, WaiterView,
 };
 use tokio::{runtime::Handle, sync::oneshot};
 
@@ -527,6 +527,15 @@ impl<T: AsRef<crate::Lease>> Blocking<T> {
     /// As [`Lease::ownership`](crate::Lease::ownership).
     pub fn ownership_resting(&self, rest: Duration) -> Result<Ownership, OwnershipError> {
         self.wait(self.inner.as_ref().ownership_resting(rest))
+    }
+
+    /// As [`Lease::asked_to_stop`](crate::Lease::asked_to_stop), for at most this long; `None` if no waiter has asked by then. Allow
+    /// for the time of a query: one that is cut short tells nothing.
+    ///
+    /// # Errors
+    /// As [`Lease::asked_to_stop`](crate::Lease::asked_to_stop).
+    pub fn asked_to_stop(&self, within: Duration) -> Result<Option<WaiterView>, Lost> {
+        self.wait(self.inner.as_ref().asked_to_stop_within(within))
     }
 
     /// As [`Lease::set_memo`](crate::Lease::set_memo).

@@ -20,7 +20,7 @@ use tenure_core::{
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use crate::{
-    engine::{News, request::forked},
+    engine::{news::News, request::forked},
     error::{AcquireError, ConfigError, DetachError, MemoError, ReleaseError},
     guard::{Guard, held_until_its_release},
     lease::Lease,

@@ -5,12 +5,14 @@ mod calm;
 pub(crate) mod hold;
 mod in_flight;
 pub(crate) mod metrics;
+pub(crate) mod news;
 mod queue;
 mod reaper;
 mod report;
 pub(crate) mod request;
 pub(crate) mod telemetry;
 mod waiters;
+pub(crate) mod wishes;
 
 use std::{
     io, mem,
@@ -26,7 +28,7 @@ use futures_util::{
 };
 use tenure_core::{
     Audience, BackendError, BackendHandle, BoxFuture, ErrorKind, Grant, HolderView, Host, LockName, LockView,
-    MemoView, Minting, Moment, Outcome, OwnerId, ProcessId, Released, Renewal, WakeEvent, WakeStream, locked,
+    MemoView, Minting, Moment, Outcome, OwnerId, ProcessId, Released, Renewal, locked,
 };
 use tokio::sync::Notify;
 
@@ -34,6 +36,7 @@ use crate::{
     engine::{
         hold::{HoldCell, OwnerReservation, Roster, run_watchdog},
         in_flight::InFlight,
+        news::News,
         queue::LocalQueues,
         reaper::Reaper,
         request::{KeeperStore, Unforked, forked},
@@ -354,7 +357,7 @@ impl Engine {
         let handle = self.request(self.host.now(), QUESTION, || self.backend.handle()).await?;
         let address = OwnerId::of_observers(name);
         let hints = handle.wakes(address.process(), Audience::Observers);
-        Ok(Some(News { hints, address, _handle: handle }))
+        Ok(Some(News::new(hints, address, handle)))
     }
 
     /// Notifies observers.
@@ -500,28 +503,6 @@ impl Drop for Keeper {
         // Every guard holds the engine, so only idle leases are left. A child does not own those of its parent.
         if self.pid == std::process::id() {
             self.roster.close();
-        }
-    }
-}
-
-/// The hints for observers of one lock. A hint may be lost, late or doubled.
-///
-/// Uses a separate connection, which closes with it: those of waiters and holders do not receive these hints.
-pub(crate) struct News {
-    hints: Box<dyn WakeStream>,
-    address: OwnerId,
-    _handle: BackendHandle,
-}
-
-impl News {
-    /// Waits for a hint. One poll after it covers all earlier hints.
-    pub(crate) async fn next(&mut self) {
-        loop {
-            let told = self.hints.next().await;
-            if told == WakeEvent::All || told == WakeEvent::Owner(self.address) {
-                while self.hints.next().now_or_never().is_some() {}
-                return;
-            }
         }
     }
 }

@@ -7,7 +7,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use tenure_core::{BackendError, FencingToken, HolderView, LockName, NameError, OwnerId, TimingError};
+use tenure_core::{
+    BackendError, FencingToken, HolderView, LockName, NameError, OwnerId, TimingError, WaiterView,
+};
 
 /// A setting that is not valid, found before anything is sent.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -74,6 +76,16 @@ pub enum ConfigError {
     /// This lock, or this store, cannot keep an idle lease.
     #[error("{backend}: a lease is not kept idle here: {why}; leave `keep_idle` out")]
     NotIdle {
+        /// The backend.
+        backend: &'static str,
+        /// Why not.
+        why: &'static str,
+    },
+    /// This lock, or this store, does not know which waiter is the newest.
+    #[error(
+        "{backend}: only the newest waits where waiters of a mutex have an order: {why}; leave `latest` and `replace` out"
+    )]
+    NotNewest {
         /// The backend.
         backend: &'static str,
         /// Why not.
@@ -180,6 +192,12 @@ pub enum AcquireError {
     /// the timeout stayed unanswered, the error is [`TimedOut`](Self::TimedOut).
     #[error("the lock store failed")]
     Store(#[from] BackendError),
+    /// A newer client took its place in the queue: see [`Lock::latest`](crate::Lock::latest).
+    #[error("gave way to {}, which came later", .by.who())]
+    GaveWay {
+        /// The newer client.
+        by: Box<WaiterView>,
+    },
     /// The owner does not hold the lock to attach to: the lease has expired, was broken or released, or never
     /// existed.
     #[error(
@@ -193,7 +211,7 @@ pub enum AcquireError {
 
 impl AcquireError {
     /// True if another owner has the lock: a later attempt may succeed. False if the store or the request is at
-    /// fault.
+    /// fault, and if this client [gave way](Self::GaveWay).
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::TimedOut { .. })
     }

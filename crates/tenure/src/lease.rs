@@ -2,12 +2,13 @@
 
 use std::{
     fmt,
+    future::pending,
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use tenure_core::{
-    BackendError, Exposure, FencingToken, LockName, Memo, Memos, Mode, Noted, OwnerId, Ownership,
+    BackendError, Exposure, FencingToken, LockName, Memo, Memos, Mode, Noted, OwnerId, Ownership, WaiterView,
     no_single_owner,
 };
 
@@ -16,6 +17,7 @@ use crate::{
     error::{ConfigError, Loss, Lost, MemoError, OwnershipError},
     fence::Pass,
     machine::{backoff::Backoff, hold::Renewals},
+    newest,
 };
 
 /// The proof that this process holds a lock, to be passed on: cloneable, `Send` and `Sync`.
@@ -265,6 +267,51 @@ impl Lease {
             if let Err(lost) = self.expires_within(Duration::ZERO).await {
                 return lost;
             }
+        }
+    }
+
+    /// Completes when a waiter asks this holder to [stop](crate::Lock::replace), and returns that waiter. It is a wish: the lease
+    /// lasts until it is released. Never completes so on a store without an [order](crate::backend::Promises::order) of waiters.
+    ///
+    /// # Timing
+    /// Asks the store when it is polled first, when a waiter sends a hint, and every ttl/3, between 1 s and 5 s; every second where
+    /// the store [sends no hints](crate::backend::Minting::Place) between clients. A store that fails is asked again. The first call
+    /// for a lease opens a connection for the hints, which later calls use. A lease that nothing asks costs nothing.
+    ///
+    /// A waiter asks for as long as its place lasts: after its death up to 6 s. A call after one that completed may complete again
+    /// for the same waiter, a second later or more.
+    ///
+    /// # Errors
+    /// [`Lost`] when the lease is lost or released.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn asked_to_stop(&self) -> Result<WaiterView, Lost> {
+        let asked = async {
+            match self.engine.upgrade() {
+                Some(engine) => newest::asked_to_stop(&engine, &self.cell).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            lost = self.lost() => Err(lost),
+            waiter = asked => Ok(waiter),
+        }
+    }
+
+    /// The same, for at most this long.
+    pub(crate) async fn asked_to_stop_within(&self, limit: Duration) -> Result<Option<WaiterView>, Lost> {
+        let over = async {
+            match self.engine.upgrade() {
+                Some(engine) => engine.host.sleep_until(engine.host.now() + limit).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            asked = self.asked_to_stop() => asked.map(Some),
+            () = over => Ok(None),
         }
     }
 

@@ -55,6 +55,7 @@ pub mod blocking;
 pub mod election;
 pub mod fence;
 pub mod manual;
+mod newest;
 pub mod once;
 pub mod ownership;
 pub mod store;

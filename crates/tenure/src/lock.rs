@@ -8,19 +8,22 @@ use std::{
 };
 
 use tenure_core::{
-    BackendError, EndOfGrant, ErrorKind, Host, Label, LockName, LockView, MemoView, Minting, Mode, Outcome,
-    OwnerId, Promises, Sharing, Timing,
+    BackendError, EndOfGrant, ErrorKind, Host, Label, LockName, LockView, MemoView, Minting, Mode, Order,
+    Outcome, OwnerId, Promises, Sharing, Timing,
 };
 
 use crate::{
     engine::{
-        Engine, News,
+        Engine,
         acquire::{self, AcquireRequest},
+        hold::HoldCell,
+        news::News,
     },
     error::{AcquireError, ConfigError, HoldError},
     guard::Guard,
     lease::Lease,
-    options::{LocalQueueing, Options, Progress},
+    newest,
+    options::{LocalQueueing, Newest, Options, Progress},
     verbs::{self, Acquirable},
 };
 
@@ -298,6 +301,69 @@ impl Lock {
         self
     }
 
+    /// Waits only while no newer client waits so: of the waiters with this setting, the newest goes on, and the others end with
+    /// [`AcquireError::GaveWay`]. For work that is useless once a newer run of it has come, such as one build per commit. The
+    /// holder is not asked to stop: see [`replace`](Self::replace). Waiters without this setting keep their turns.
+    ///
+    /// # Timing
+    /// A waiter looks whether a newer one has come after each of its claims, so within 2 s, and once more when it was granted the
+    /// lock after a wait, for ttl/6 at most. Then it releases the lock, and gives way. A look is a query as that of
+    /// [`inspect`](crate::Locker::inspect), which reads the whole queue. One that fails changes nothing.
+    ///
+    /// # Errors
+    /// Do not acquire again after [`GaveWay`](AcquireError::GaveWay): then this client would be the newest.
+    ///
+    /// Acquiring is refused for a lock that several can hold, for one of several locks, with [`keep_idle`](Self::keep_idle), with
+    /// an [owner](Self::owner), and on a store without an [order](crate::backend::Promises::order) of its waiters, as Redlock.
+    /// [`try_acquire`](Self::try_acquire) does not wait, and gives way to no other.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tenure::AcquireError;
+    ///
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let preview = locks.mutex("preview").latest();
+    /// let guard = preview.acquire().await?;
+    /// let (older, newer) = (preview.acquire(), preview.acquire());
+    /// # let (older, newer) = (tokio::spawn(older), tokio::spawn(newer));
+    /// # let older = older.await?;
+    /// // In another process:
+    /// assert!(matches!(older, Err(AcquireError::GaveWay { .. })));
+    /// guard.release().await?;
+    /// # newer.await??.release().await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn latest(mut self) -> Self {
+        self.options.newest = Some(Newest::Waits);
+        self.options.mark_label();
+        self
+    }
+
+    /// As [`latest`](Self::latest), and asks the holder to stop for as long as it waits: a holder learns of it by
+    /// [`Lease::asked_to_stop`](crate::Lease::asked_to_stop), releases the lock when it is ready, and the newest waiter has its
+    /// turn. Nothing is taken from a holder that does not ask, or does not stop: see
+    /// [`force_release`](crate::Locker::force_release).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let deploy = locks.mutex("deploy").replace();
+    /// let guard = deploy.acquire().await?;
+    /// let newer = tokio::spawn(deploy.acquire()); // in another process
+    /// let asks = guard.asked_to_stop().await?;
+    /// println!("stops for {}", asks.who());
+    /// guard.release().await?;
+    /// # newer.await??.release().await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn replace(mut self) -> Self {
+        self.options.newest = Some(Newest::Replaces);
+        self.options.mark_label();
+        self
+    }
+
     /// Acquires under this owner instead of a new one, so that another process can repeat the claim if its
     /// answer is lost. A claim under the owner that holds the lock is granted the same lease again, extended to
     /// the full ttl. Where tokens are minted on [entry](crate::backend::Minting::Entry), it gets a larger
@@ -471,6 +537,7 @@ impl Lock {
         budget: Option<Duration>,
         was_busy: &AtomicBool,
     ) -> Result<Guard, AcquireError> {
+        self.must_wait_alone()?;
         self.acquire_with(AcquireRequest { was_busy: Some(was_busy), ..self.request(budget)? }).await
     }
 
@@ -480,6 +547,7 @@ impl Lock {
         budget: Option<Duration>,
         was_busy: &AtomicBool,
     ) -> Result<Guard, AcquireError> {
+        self.must_wait_alone()?;
         let request = self.request(budget.or(Some(Duration::ZERO)))?;
         self.acquire_with(AcquireRequest { was_busy: Some(was_busy), asks_once: true, ..request }).await
     }
@@ -500,11 +568,40 @@ impl Lock {
 
     async fn acquire_with(&self, request: AcquireRequest<'_>) -> Result<Guard, AcquireError> {
         self.engine.must_be_ours()?;
-        let (mode, linger, min_hold) = (request.mode, request.options.linger, request.options.min_hold);
+        let mode = request.mode;
+        if let Some(newest) = self.options.newest {
+            return Box::pin(self.acquire_as_newest(request, newest)).await;
+        }
         let cell = acquire::acquire(&self.engine, request).await?;
+        Ok(self.guard_of(cell, mode))
+    }
+
+    /// Gives way to a newer client, while it waits and when it was granted the lock.
+    async fn acquire_as_newest(
+        &self,
+        request: AcquireRequest<'_>,
+        newest: Newest,
+    ) -> Result<Guard, AcquireError> {
+        let (mode, name, budget, began) =
+            (request.mode, request.name, request.budget, self.engine.host.now());
+        let (cell, asked_as) = newest::acquire(&self.engine, request, newest).await?;
+        // A guard first: if this future is dropped, the lock is released.
         let mut guard = Guard::new(self.engine.clone(), Lease::new(cell, mode, &self.engine));
-        guard.stays_taken(linger, min_hold);
+        let left = budget.map(|budget| budget.saturating_sub(began.elapsed(self.engine.host.now())));
+        // The lease must last for the work that follows.
+        let limit = left.unwrap_or(Duration::MAX).min(guard.ttl() / 6);
+        if let Some(newer) = newest::newer_at_last(&asked_as, (&self.engine, name), limit).await {
+            return Err(AcquireError::GaveWay { by: Box::new(newer) });
+        }
+        guard.lease().cell().wishes().not_of(asked_as.into_older());
+        guard.stays_taken(self.options.linger, self.options.min_hold);
         Ok(guard)
+    }
+
+    fn guard_of(&self, cell: Arc<HoldCell>, mode: Mode) -> Guard {
+        let mut guard = Guard::new(self.engine.clone(), Lease::new(cell, mode, &self.engine));
+        guard.stays_taken(self.options.linger, self.options.min_hold);
+        guard
     }
 
     /// The work begins now.
@@ -608,6 +705,9 @@ impl Lock {
         if self.options.idle.is_some() {
             self.must_be_able_to_idle(&promises)?;
         }
+        if self.options.newest.is_some() {
+            self.must_know_the_newest(mode, &promises)?;
+        }
         match (mode, promises.sharing) {
             (Mode::Exclusive, _) | (_, Sharing::Counted) => {}
             (Mode::Shared { limit: Some(slots), .. }, Sharing::Slots { most }) if slots.get() > most => {
@@ -629,6 +729,7 @@ impl Lock {
             budget,
             options: &self.options,
             was_busy: None,
+            asked_as: None,
             asks_once: false,
         })
     }
@@ -644,6 +745,30 @@ impl Lock {
             return Ok(());
         };
         Err(ConfigError::NotIdle { backend: promises.backend, why })
+    }
+
+    fn must_know_the_newest(&self, mode: Mode, promises: &Promises) -> Result<(), ConfigError> {
+        let why = if promises.order != Order::Fifo {
+            "this store promises none"
+        } else if mode != Mode::Exclusive {
+            "this lock has several holders"
+        } else if self.options.idle.is_some() {
+            "waiters share a lease that is kept idle"
+        } else if self.options.owner.is_some() {
+            "the lease of an owner that was chosen may be that of another process"
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::NotNewest { backend: promises.backend, why })
+    }
+
+    /// Where a claim is one of several, a newer client of one lock would end the wait for all.
+    fn must_wait_alone(&self) -> Result<(), ConfigError> {
+        let why = "this claim waits for several locks";
+        match self.options.newest {
+            Some(_) => Err(ConfigError::NotNewest { backend: self.promises().backend, why }),
+            None => Ok(()),
+        }
     }
 }
 

@@ -47,6 +47,8 @@ pub(crate) struct Options {
     pub(crate) idle: Option<Duration>,
     /// `None`: a new one for every claim.
     pub(crate) owner: Option<OwnerId>,
+    /// Whether a newer client takes the place of this one in the queue; `None`: it does not.
+    pub(crate) newest: Option<Newest>,
     /// Where the store can see it: waiters see the process, so they need not wait for the ttl.
     pub(crate) free_at_death: bool,
 }
@@ -65,6 +67,7 @@ impl Options {
             queueing: LocalQueueing::Off,
             owner: None,
             idle: None,
+            newest: None,
             free_at_death: true,
         }
     }
@@ -74,13 +77,26 @@ impl Options {
         self.free_at_death && self.owner.is_none() && self.linger.is_none()
     }
 
-    /// Waiters in other processes read in the label whether to notify the holder.
+    /// Other processes read in the label whether to notify the holder, and what a waiter wants of them.
     pub(crate) fn mark_label(&mut self) {
-        let idles = self.idle.is_some();
-        if self.label.idles != idles {
-            self.label = Arc::new(Label::clone(&self.label).idling(idles));
+        let marked = |label: &Label| {
+            let (latest, replaces) = (self.newest.is_some(), self.newest == Some(Newest::Replaces));
+            label.clone().idling(self.idle.is_some()).giving_way(latest, replaces)
+        };
+        let label = marked(&self.label);
+        if label != *self.label {
+            self.label = Arc::new(label);
         }
     }
+}
+
+/// What a client that wants only the newest to wait wants of the holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Newest {
+    /// Nothing.
+    Waits,
+    /// To stop.
+    Replaces,
 }
 
 /// The last answer to a waiter.

@@ -32,6 +32,7 @@ mod in_flight;
 mod leases;
 mod lines;
 mod memos;
+mod newest;
 #[cfg(all(
     feature = "sqlite",
     feature = "redis",

@@ -29,6 +29,7 @@ use crate::{
         request::{self, forked},
         telemetry::AcquireRecord,
         waiters::Subscription,
+        wishes::AskedAs,
     },
     error::AcquireError,
     machine::acquisition::{AcquireAction, AcquireEnd, AcquireFailure, Acquisition, Position},
@@ -48,10 +49,12 @@ pub(crate) struct AcquireRequest<'a> {
     pub(crate) options: &'a Options,
     /// For a wait of several claims: whether one of them has met another owner.
     pub(crate) was_busy: Option<&'a AtomicBool>,
+    /// For a wait that a newer client ends: as whom it asks.
+    pub(crate) asked_as: Option<&'a AskedAs>,
 }
 
 impl AcquireRequest<'_> {
-    fn asks_once(&self) -> bool {
+    pub(crate) fn asks_once(&self) -> bool {
         self.asks_once || self.budget.is_some_and(|budget| budget.is_zero())
     }
 
@@ -116,7 +119,7 @@ async fn drive(
     progress.iter().for_each(|progress| progress.begin(name));
     let release = |cell: &HoldCell| engine.pass_on_or_release(cell);
     // A claim that does not wait may find a lease that is kept idle here.
-    let may_join = !request.asks_once() || options.idle.is_some();
+    let may_join = !request.asks_once() && options.newest.is_none() || options.idle.is_some();
     let join = || engine.local_queues.join(name, options, timing, &release);
     let queued = may_join.then(join).flatten();
     let wait = if request.asks_once() { Some(Duration::ZERO) } else { budget };
@@ -189,6 +192,7 @@ impl<'a> AcquireAttempt<'a> {
             .with_wait(machine.wait())
             .ending_with_process(ends_with_process);
         reporter.on_owner(claim.owner);
+        request.asked_as.iter().for_each(|asked_as| asked_as.on_owner(claim.owner));
         let hints = (claim.wait != WaitMode::No).then(|| engine.waiters.subscribe(claim.owner));
         let release_as = Some(claim.name.clone());
         Self { engine, request, machine, claim, hints, reporter, release_as }
@@ -215,7 +219,10 @@ impl<'a> AcquireAttempt<'a> {
         let position = self.machine.position();
         match &failure {
             Some(error) => self.reporter.on_failure(now, error, is_cut_short, position),
-            None => self.reporter.on_answer(now, is_granted, position),
+            None => {
+                self.reporter.on_answer(now, is_granted, position);
+                self.request.asked_as.iter().for_each(|asked_as| asked_as.on_answer());
+            }
         }
         let idle_holder = idle_holder(position).filter(|_| failure.is_none() && !is_granted);
         let Some(holder) = idle_holder else { return now };
@@ -230,6 +237,7 @@ impl<'a> AcquireAttempt<'a> {
         self.claim.owner = self.engine.new_owner();
         self.hints = self.hints.take().map(|_| self.engine.waiters.subscribe(self.claim.owner));
         self.reporter.on_owner(self.claim.owner);
+        self.request.asked_as.iter().for_each(|asked_as| asked_as.on_owner(self.claim.owner));
     }
 
     /// Sends the claim, and repeats it while the store reports a transient overload. The answer includes whether

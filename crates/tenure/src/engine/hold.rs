@@ -27,6 +27,7 @@ use crate::{
         reaper::Reaper,
         request::{KeeperStore, Unforked, request},
         telemetry::{HoldRecord, RenewalRecord},
+        wishes::Wishes,
     },
     error::{Loss, Lost},
     machine::hold::{Hold, HoldAction, Renewals},
@@ -46,6 +47,7 @@ pub(crate) struct HoldCell {
     is_owner_exposed: Arc<AtomicBool>,
     /// What the last renewal failed with, until one succeeds.
     failure: Mutex<Option<BackendError>>,
+    wishes: Wishes,
     record: HoldRecord,
 }
 
@@ -70,6 +72,7 @@ impl HoldCell {
             pid: std::process::id(),
             is_owner_exposed: Arc::default(),
             failure: Mutex::default(),
+            wishes: Wishes::default(),
             record,
         }
     }
@@ -105,6 +108,11 @@ impl HoldCell {
 
     pub(crate) fn timing(&self) -> Timing {
         self.timing
+    }
+
+    /// What waiters want of its holder.
+    pub(crate) fn wishes(&self) -> &Wishes {
+        &self.wishes
     }
 
     fn hold(&self) -> MutexGuard<'_, Hold> {
@@ -227,6 +235,7 @@ impl HoldCell {
             pid: self.pid,
             is_owner_exposed: self.is_owner_exposed.clone(),
             failure: Mutex::default(),
+            wishes: Wishes::default(),
             record: self.record.next(),
         })
     }
