@@ -133,6 +133,7 @@ async fn a_drop_during_the_last_look_releases_the_lock() {
     pass(ms(100)).await;
     assert_eq!(stage.crowd().await, (1, 0), "granted, and looking");
     waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
     assert!(waiter.locks.flush(TTL).await && stage.is_free().await);
 }
 

@@ -81,6 +81,8 @@ impl Server {
 
     fn word(&self, word: &str) -> Option<String> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).ok()?;
+        // A server that has opened its port a moment ago may never answer the first word.
+        stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
         stream.write_all(word.as_bytes()).ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
