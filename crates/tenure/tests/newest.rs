@@ -145,7 +145,7 @@ async fn the_last_look_is_short() {
         let [holder, waiter] = [0; 2].map(|_| stage.actor());
         let guard = holder.acquire().await;
         let lock = waiter.lock().latest();
-        let waiting = waits(within.map_or(lock.clone(), |within| lock.within(within)));
+        let waiting = waits(within.map_or_else(|| lock.clone(), |within| lock.clone().within(within)));
         let began = stage.clock();
         stage.settle(1, 1).await;
         pass(SOON).await;
