@@ -160,6 +160,7 @@ fn every_page_of_learn_and_guides_with_console_is_run() {
 const PROGRAMS: &[(&str, &str)] = &[
     ("backup.sh", ""),
     ("deploy.sh", ""),
+    ("build.sh", ""),
     ("migrate.sh", ""),
     ("report", ""),
     ("scheduler", ""),

@@ -91,7 +91,7 @@ async fn attach_here(
     owner: OwnerId,
 ) -> Result<Lease, AcquireError> {
     engine.start_keeper().map_err(|error| AcquireError::NoKeeper(Arc::new(error)))?;
-    if engine.has(owner) || engine.is_shared(request.name, owner) {
+    if engine.has(owner) || engine.is_releasing(owner) || engine.is_shared(request.name, owner) {
         return Err(ConfigError::OwnerInUse { owner }.into());
     }
     let _reservation = engine.reserve(owner);

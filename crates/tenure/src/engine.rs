@@ -43,7 +43,7 @@ use crate::{
         telemetry::Telemetry,
         waiters::Waiters,
     },
-    error::Lost,
+    error::{ConfigError, Lost},
 };
 
 /// One connected store: its handle, its waiters, and the keeper of its leases.
@@ -171,10 +171,31 @@ impl Engine {
         is_kept
     }
 
-    /// Whether a guard of this process has a lease of this owner, or a release of it is under way, which would end a new one.
-    // L1.
+    /// Whether a guard of this process has a lease of this owner.
     pub(crate) fn has(&self, owner: OwnerId) -> bool {
-        self.keeper.roster.has(owner) || self.keeper.reaper.is_releasing(owner)
+        self.keeper.roster.has(owner)
+    }
+
+    /// Whether a background release of this owner has no answer yet: it would end a new lease.
+    // L1.
+    pub(crate) fn is_releasing(&self, owner: OwnerId) -> bool {
+        self.keeper.reaper.is_releasing(owner)
+    }
+
+    /// Waits until each background release of this owner is answered, or its lease has expired; for no longer than `limit`.
+    ///
+    /// # Errors
+    /// If one is still under way then.
+    pub(crate) async fn until_released(&self, owner: OwnerId, limit: Duration) -> Result<(), ConfigError> {
+        if !self.is_releasing(owner) {
+            return Ok(());
+        }
+        let over = self.host.sleep_until(self.host.now() + limit);
+        tokio::select! {
+            biased;
+            () = self.keeper.reaper.released(owner) => Ok(()),
+            () = over => Err(ConfigError::OwnerInUse { owner }),
+        }
     }
 
     /// A lease of an owner that the caller chose is about to be requested.

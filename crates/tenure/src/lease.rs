@@ -276,10 +276,11 @@ impl Lease {
     /// # Timing
     /// Asks the store when it is polled first, when a waiter sends a hint, and every ttl/3, between 1 s and 5 s; every second where
     /// the store [sends no hints](crate::backend::Minting::Place) between clients. A store that fails is asked again. The first call
-    /// for a lease opens a connection for the hints, which later calls use. A lease that nothing asks costs nothing.
+    /// for a lease opens a connection for the hints, which later calls use. Of several calls at the same time each asks for itself.
+    /// A lease on which nothing calls this costs nothing.
     ///
     /// A waiter asks for as long as its place lasts: after its death up to 6 s. A call after one that completed may complete again
-    /// for the same waiter, a second later or more.
+    /// for the same waiter.
     ///
     /// # Errors
     /// [`Lost`] when the lease is lost or released.
@@ -295,7 +296,10 @@ impl Lease {
         };
         tokio::select! {
             biased;
-            lost = self.lost() => Err(lost),
+            lost = self.lost() => {
+                self.cell.wishes().close();
+                Err(lost)
+            }
             waiter = asked => Ok(waiter),
         }
     }

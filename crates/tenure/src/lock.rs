@@ -307,11 +307,12 @@ impl Lock {
     ///
     /// # Timing
     /// A waiter looks whether a newer one has come after each of its claims, so within 2 s, and once more when it was granted the
-    /// lock after a wait, for ttl/6 at most. Then it releases the lock, and gives way. A look is a query as that of
+    /// lock after a wait, for 1 s or ttl/6 at most. Then it releases the lock, and gives way. A look is a query as that of
     /// [`inspect`](crate::Locker::inspect), which reads the whole queue. One that fails changes nothing.
     ///
     /// # Errors
-    /// Do not acquire again after [`GaveWay`](AcquireError::GaveWay): then this client would be the newest.
+    /// Do not acquire again after [`GaveWay`](AcquireError::GaveWay): then this client would be the newest. Its place may be left in
+    /// the background: [`flush`](crate::Locker::flush) before the process ends.
     ///
     /// Acquiring is refused for a lock that several can hold, for one of several locks, with [`keep_idle`](Self::keep_idle), with
     /// an [owner](Self::owner), and on a store without an [order](crate::backend::Promises::order) of its waiters, as Redlock.
@@ -382,8 +383,8 @@ impl Lock {
     /// # Errors
     /// Acquiring is refused with [`ConfigError::OwnerNotChosen`] where the store does not
     /// [promise](crate::backend::Promises::chosen_owner) it (Redlock, ZooKeeper). It is refused with
-    /// [`ConfigError::OwnerInUse`] while a guard of this process has a lease of that owner, and while this process releases one
-    /// in the background.
+    /// [`ConfigError::OwnerInUse`] while a guard of this process has a lease of that owner. While this process releases one in the
+    /// background, an acquisition waits for that, and [`try_acquire`](Self::try_acquire) is refused so.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -591,6 +592,7 @@ impl Lock {
         // The lease must last for the work that follows.
         let limit = left.unwrap_or(Duration::MAX).min(guard.ttl() / 6);
         if let Some(newer) = newest::newer_at_last(&asked_as, (&self.engine, name), limit).await {
+            guard.give_up().await;
             return Err(AcquireError::GaveWay { by: Box::new(newer) });
         }
         guard.lease().cell().wishes().not_of(asked_as.into_older());

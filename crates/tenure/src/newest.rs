@@ -6,7 +6,7 @@
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use tenure_core::{BackendError, LockName, LockView, Minting, WaiterView};
+use tenure_core::{BackendError, LockName, LockView, Minting, Moment, Timing, WaiterView};
 
 use crate::{
     engine::{
@@ -48,18 +48,24 @@ pub(crate) async fn acquire(
     Ok((cell, asked_as))
 }
 
-/// Waits until a newer client waits behind this one. Looks after each answer, because a claim is repeated while it waits.
+/// Waits until a newer client waits behind this one. Looks when its claim has a new place, and as often as a waiter asks at least.
 async fn passed(asked_as: &AskedAs, (engine, name): (&Engine, &LockName), newest: Newest) -> WaiterView {
+    let mut looked: Option<(Option<String>, Moment)> = None;
     loop {
         let asks = asked_as.answered().await;
+        if let Some((_, at)) = looked.take_if(|(before, _)| *before == asks) {
+            engine.host.sleep_until(at + Timing::RETRY_MAX).await;
+        }
+        let at = engine.host.now();
+        let view = look(engine, name, QUESTION).await;
+        if let Some(newer) = view.and_then(|view| asked_as.newer_behind(asks.as_deref(), &view)) {
+            return newer;
+        }
         // Each time, because the hint may be lost.
         if newest == Newest::Replaces {
             engine.telling(name).await;
         }
-        let view = look(engine, name, QUESTION).await;
-        if let Some(newer) = view.and_then(|view| asked_as.newer_behind(asks, &view)) {
-            return newer;
-        }
+        looked = Some((asks, at));
     }
 }
 
@@ -69,10 +75,10 @@ pub(crate) async fn newer_at_last(
     (engine, name): (&Engine, &LockName),
     limit: Duration,
 ) -> Option<WaiterView> {
-    if limit.is_zero() || !asked_as.is_placed() {
+    if limit.is_zero() || !asked_as.has_waited() {
         return None;
     }
-    asked_as.newer_after_grant(&look(engine, name, limit).await?)
+    asked_as.newer_after_grant(&look(engine, name, limit.min(LOOK)).await?)
 }
 
 /// Waits until a waiter asks the holder of this lease to stop.

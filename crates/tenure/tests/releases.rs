@@ -613,9 +613,10 @@ async fn an_owner_that_is_still_released_is_not_chosen_again() {
     actor.gates.plan(Verb::Release, &[Gate::Late(ms(300))], Gate::Open);
     drop(guard);
     pass(ms(100)).await;
-    let refused = lock.acquire().await.unwrap_err();
+    let refused = lock.try_acquire().await.unwrap_err();
     assert!(matches!(refused, AcquireError::Config(ConfigError::OwnerInUse { .. })), "{refused}");
-    assert!(actor.locks.flush(TTL).await);
+    let refused = lock.clone().within(ms(50)).acquire().await.unwrap_err();
+    assert!(matches!(refused, AcquireError::Config(ConfigError::OwnerInUse { .. })), "{refused}");
     let again = lock.acquire().await.unwrap();
     pass(TTL).await;
     again.check().unwrap();

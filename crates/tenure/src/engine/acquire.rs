@@ -137,6 +137,11 @@ async fn drive(
             }
         }
     }
+    if let Some(owner) = options.owner {
+        let limit = wait.unwrap_or(Duration::MAX).min(patience(&request));
+        engine.until_released(owner, limit).await?;
+        now = engine.host.now();
+    }
     // For an owner that was chosen: an earlier lost lease of it must not end this one.
     let _reservation = options.owner.map(|owner| engine.reserve(owner));
     let mut attempt =

@@ -155,6 +155,19 @@ impl Reaper {
         locked(&self.counter.state).owners.contains_key(&owner)
     }
 
+    /// Waits until none of this owner does.
+    pub(crate) async fn released(&self, owner: OwnerId) {
+        loop {
+            let changed = self.counter.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if !self.is_releasing(owner) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// No more releases are added.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);

@@ -26,6 +26,8 @@ struct Seen {
     older: BTreeSet<String>,
     /// It has seen its own place.
     is_placed: bool,
+    /// How often the store has answered: the last answer is the grant.
+    answers: u32,
 }
 
 impl AskedAs {
@@ -38,6 +40,9 @@ impl AskedAs {
 
     /// The store has answered a claim.
     pub(crate) fn on_answer(&self) {
+        let mut seen = locked(&self.seen);
+        seen.answers = seen.answers.saturating_add(1);
+        drop(seen);
         self.answered.notify_one();
     }
 
@@ -48,23 +53,28 @@ impl AskedAs {
     }
 
     /// The newest client behind the place of this owner, if the view is not older than its place.
-    pub(crate) fn newer_behind(&self, asked_as: Option<String>, view: &LockView) -> Option<WaiterView> {
+    pub(crate) fn newer_behind(&self, asked_as: Option<&str>, view: &LockView) -> Option<WaiterView> {
         let mut seen = locked(&self.seen);
-        let own = asked_as.filter(|own| seen.own.last() == Some(own))?;
+        let own = asked_as.filter(|own| seen.own.last().is_some_and(|last| last == own))?;
         let at = view.queue.iter().position(|waiter| waiter.owner == own)?;
         seen.is_placed = true;
         seen.older.extend(view.queue[..at].iter().map(|waiter| waiter.owner.clone()));
         newest(&view.queue[at + 1..], |waiter, label| label.latest && !seen.own.contains(&waiter.owner))
     }
 
-    /// It has seen its own place, and so knows who was ahead.
-    pub(crate) fn is_placed(&self) -> bool {
-        locked(&self.seen).is_placed
+    /// It was not granted the lock by its first claim.
+    pub(crate) fn has_waited(&self) -> bool {
+        locked(&self.seen).answers > 1
     }
 
     /// The newest client in a view after the grant. One that was ahead is none: a store may pass a waiter that it does not reach.
+    /// If it never saw its own place, any of them may have been ahead.
     pub(crate) fn newer_after_grant(&self, view: &LockView) -> Option<WaiterView> {
-        let seen = locked(&self.seen);
+        let mut seen = locked(&self.seen);
+        if !seen.is_placed {
+            seen.older.extend(view.queue.iter().map(|waiter| waiter.owner.clone()));
+            return None;
+        }
         newest(&view.queue, |waiter, label| label.latest && !seen.knows(waiter))
     }
 
@@ -109,6 +119,13 @@ impl Wishes {
         newest(&view.queue, |waiter, label| label.replaces && !is_older(waiter))
     }
 
+    /// The lease has ended: nothing more is heard.
+    pub(crate) fn close(&self) {
+        if let Some(mut listening) = self.listening.get().and_then(|listening| listening.try_lock().ok()) {
+            listening.news = None;
+        }
+    }
+
     /// What it keeps between two calls.
     pub(crate) fn listening(&self, new: impl FnOnce() -> Listening) -> &AsyncMutex<Listening> {
         self.listening.get_or_init(|| Box::new(AsyncMutex::new(new())))
@@ -143,7 +160,7 @@ mod tests {
     }
 
     fn behind(asked_as: &AskedAs, asks: u8, queue: &[u8]) -> Option<String> {
-        let newer = asked_as.newer_behind(Some(owner(asks).to_string()), &view(queue));
+        let newer = asked_as.newer_behind(Some(&owner(asks).to_string()), &view(queue));
         newer.map(|newer| newer.owner)
     }
 
@@ -168,6 +185,12 @@ mod tests {
         let asked_as = AskedAs::default();
         asked_as.on_owner(owner(1));
         assert_eq!(behind(&asked_as, 1, &[2, 1]), None);
+        let newer = |queue: &[u8]| asked_as.newer_after_grant(&view(queue)).map(|newer| newer.owner);
+        assert_eq!((newer(&[2]), newer(&[2, 3])), (None, Some(owner(3).to_string())));
+        let unplaced = AskedAs::default();
+        unplaced.on_owner(owner(1));
+        assert_eq!(unplaced.newer_after_grant(&view(&[2, 3])), None, "they may have been ahead");
+        assert!(unplaced.into_older().contains(&owner(3).to_string()));
         let older = asked_as.into_older();
         assert!(older.contains(&owner(2).to_string()) && older.contains(&owner(1).to_string()));
         assert!(!older.contains(&owner(3).to_string()));
