@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::shown::shown;
 
-/// Host, process, user and command of an owner, for people; and marks: whether to notify it of waiters, and what it wants of
-/// others. No rule of a lock depends on it.
+/// Host, process, user and command of an owner, for people. It also has marks: whether to notify the owner of waiters, whether
+/// it gives way to a newer one, and whether it asks the holder to stop. No rule of a lock depends on them.
 ///
 /// It has only the base name of the command, because arguments may hold passwords.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -301,14 +301,14 @@ impl Lock {
         self
     }
 
-    /// Waits only while no newer client waits so: of the waiters with this setting, the newest goes on, and the others end with
-    /// [`AcquireError::GaveWay`]. For work that is useless once a newer run of it has come, such as one build per commit. The
+    /// Gives way to a newer client: of the waiters with this setting, the newest goes on waiting, and the others fail with
+    /// [`AcquireError::GaveWay`]. For work that a newer run makes useless, such as one build for each commit. The
     /// holder is not asked to stop: see [`replace`](Self::replace). Waiters without this setting keep their turns.
     ///
     /// # Timing
-    /// A waiter looks whether a newer one has come after each of its claims, so within 2 s, and once more when it was granted the
-    /// lock after a wait, for 1 s or ttl/6 at most. Then it releases the lock, and gives way. A look is a query as that of
-    /// [`inspect`](crate::Locker::inspect), which reads the whole queue. One that fails changes nothing.
+    /// A waiter checks every 2 s whether a newer one waits. After a wait it checks once more when it was granted the lock, which
+    /// takes no more than 1 s and ttl/6; then it gives way by a release. Each check is a query as that of
+    /// [`inspect`](crate::Locker::inspect), which reads the whole queue. A check that fails changes nothing.
     ///
     /// # Errors
     /// Do not acquire again after [`GaveWay`](AcquireError::GaveWay): then this client would be the newest. Its place may be left in
@@ -341,10 +341,9 @@ impl Lock {
         self
     }
 
-    /// As [`latest`](Self::latest), and asks the holder to stop for as long as it waits: a holder learns of it by
-    /// [`Lease::asked_to_stop`](crate::Lease::asked_to_stop), releases the lock when it is ready, and the newest waiter has its
-    /// turn. Nothing is taken from a holder that does not ask, or does not stop: see
-    /// [`force_release`](crate::Locker::force_release).
+    /// As [`latest`](Self::latest), and asks the holder to stop while it waits. A holder learns this from
+    /// [`Lease::asked_to_stop`](crate::Lease::asked_to_stop), and releases the lock when it is ready. A holder that does not call
+    /// that, or does not release, keeps the lock: see [`force_release`](crate::Locker::force_release).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -573,8 +572,9 @@ impl Lock {
         if let Some(newest) = self.options.newest {
             return Box::pin(self.acquire_as_newest(request, newest)).await;
         }
-        let cell = acquire::acquire(&self.engine, request).await?;
-        Ok(self.guard_of(cell, mode))
+        let mut guard = self.guard_of(acquire::acquire(&self.engine, request).await?, mode);
+        guard.stays_taken(self.options.linger, self.options.min_hold);
+        Ok(guard)
     }
 
     /// Gives way to a newer client, while it waits and when it was granted the lock.
@@ -587,7 +587,7 @@ impl Lock {
             (request.mode, request.name, request.budget, self.engine.host.now());
         let (cell, asked_as) = newest::acquire(&self.engine, request, newest).await?;
         // A guard first: if this future is dropped, the lock is released.
-        let mut guard = Guard::new(self.engine.clone(), Lease::new(cell, mode, &self.engine));
+        let mut guard = self.guard_of(cell, mode);
         let left = budget.map(|budget| budget.saturating_sub(began.elapsed(self.engine.host.now())));
         // The lease must last for the work that follows.
         let limit = left.unwrap_or(Duration::MAX).min(guard.ttl() / 6);
@@ -601,9 +601,7 @@ impl Lock {
     }
 
     fn guard_of(&self, cell: Arc<HoldCell>, mode: Mode) -> Guard {
-        let mut guard = Guard::new(self.engine.clone(), Lease::new(cell, mode, &self.engine));
-        guard.stays_taken(self.options.linger, self.options.min_hold);
-        guard
+        Guard::new(self.engine.clone(), Lease::new(cell, mode, &self.engine))
     }
 
     /// The work begins now.

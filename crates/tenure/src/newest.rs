@@ -1,8 +1,8 @@
-//! Newest wins: of the clients that wait so for a lock, only the newest goes on, and it may ask the holder to stop.
+//! The newest wins: of the clients that acquire a lock so, only the newest goes on waiting. It may ask the holder to stop.
 //!
-//! What a client wants stands in the label of its place, so it is the same on every store, and an older client overlooks it. The
-//! order of the queue says which one is newer, so two clients never give way to each other. No rule of the lock depends on it: a
-//! waiter leaves the queue, and a holder releases, each by itself (L1).
+//! A client marks the label of its place in the queue. So every store has the mark, and an older version ignores it. The order of
+//! the queue decides which client is newer, so two clients never give way to each other. No rule of the lock depends on a mark: the
+//! waiter itself leaves the queue, and the holder itself releases (L1).
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -20,9 +20,9 @@ use crate::{
     pace::PollPace,
 };
 
-/// How often a holder asks the store where no hint arrives.
+/// How often a holder polls the store where no hint arrives, and how long the last look of a waiter takes at most: 1 s.
 const LOOK: Duration = Duration::from_secs(1);
-/// The same where hints arrive: one may be lost.
+/// How rarely a holder polls the store where hints arrive: a hint may be lost.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// Acquires the lock, unless a newer client waits for it too.
@@ -48,7 +48,7 @@ pub(crate) async fn acquire(
     Ok((cell, asked_as))
 }
 
-/// Waits until a newer client waits behind this one. Looks when its claim has a new place, and as often as a waiter asks at least.
+/// Waits until a newer client waits behind this one. Reads the queue when the claim has a new place, and every 2 s.
 async fn passed(asked_as: &AskedAs, (engine, name): (&Engine, &LockName), newest: Newest) -> WaiterView {
     let mut looked: Option<(Option<String>, Moment)> = None;
     loop {
@@ -69,7 +69,7 @@ async fn passed(asked_as: &AskedAs, (engine, name): (&Engine, &LockName), newest
     }
 }
 
-/// Looks once more, now that it was granted the lock: a newer client may have come since.
+/// Reads the queue once more after the grant: a newer client may have come since.
 pub(crate) async fn newer_at_last(
     asked_as: &AskedAs,
     (engine, name): (&Engine, &LockName),

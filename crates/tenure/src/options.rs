@@ -47,7 +47,7 @@ pub(crate) struct Options {
     pub(crate) idle: Option<Duration>,
     /// `None`: a new one for every claim.
     pub(crate) owner: Option<OwnerId>,
-    /// Whether a newer client takes the place of this one in the queue; `None`: it does not.
+    /// Whether it gives way to a newer client; `None`: it does not.
     pub(crate) newest: Option<Newest>,
     /// Where the store can see it: waiters see the process, so they need not wait for the ttl.
     pub(crate) free_at_death: bool,
@@ -77,7 +77,7 @@ impl Options {
         self.free_at_death && self.owner.is_none() && self.linger.is_none()
     }
 
-    /// Other processes read in the label whether to notify the holder, and what a waiter wants of them.
+    /// Sets the marks of the label by these options. Other processes read them.
     pub(crate) fn mark_label(&mut self) {
         let marked = |label: &Label| {
             let (latest, replaces) = (self.newest.is_some(), self.newest == Some(Newest::Replaces));
@@ -90,12 +90,12 @@ impl Options {
     }
 }
 
-/// What a client that wants only the newest to wait wants of the holder.
+/// What a client that gives way to a newer one does about the holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Newest {
-    /// Nothing.
+    /// Waits for it.
     Waits,
-    /// To stop.
+    /// Asks it to stop.
     Replaces,
 }
 

@@ -1,4 +1,4 @@
-//! Of the waiters that give way to a newer one, the newest goes on; and a holder is asked to stop, and does so by itself.
+//! Of the waiters that give way to a newer one, the newest goes on waiting. A holder is asked to stop, and releases by itself.
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
 

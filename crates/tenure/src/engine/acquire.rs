@@ -49,7 +49,7 @@ pub(crate) struct AcquireRequest<'a> {
     pub(crate) options: &'a Options,
     /// For a wait of several claims: whether one of them has met another owner.
     pub(crate) was_busy: Option<&'a AtomicBool>,
-    /// For a wait that a newer client ends: as whom it asks.
+    /// For a wait that a newer client ends: receives the owner of each claim, and notes the answers.
     pub(crate) asked_as: Option<&'a AskedAs>,
 }
 

@@ -110,7 +110,7 @@ impl HoldCell {
         self.timing
     }
 
-    /// What waiters want of its holder.
+    /// How its holder learns that a waiter asks it to stop.
     pub(crate) fn wishes(&self) -> &Wishes {
         &self.wishes
     }

@@ -1,5 +1,5 @@
-//! What waiters want of others: that a newer one takes their place, and that the holder stops. Only what was seen of it: who asks
-//! the store is in `newest.rs`.
+//! The marks in the labels of waiters, as a waiter and a holder read them in a view: *give way to a newer waiter*, *ask the holder
+//! to stop*. `newest.rs` asks the store for the views.
 
 use std::{
     collections::BTreeSet,
@@ -11,7 +11,7 @@ use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use crate::{engine::news::News, pace::PollPace};
 
-/// What a wait has learned of the other waiters.
+/// Which other waiters one wait has seen, and on which side of its own place.
 #[derive(Default)]
 pub(crate) struct AskedAs {
     seen: Mutex<Seen>,
@@ -20,18 +20,18 @@ pub(crate) struct AskedAs {
 
 #[derive(Default)]
 struct Seen {
-    /// Its owners: the last one asks at present.
+    /// The owners of its claims; the last one is that of the present claim.
     own: Vec<String>,
-    /// Those that were ahead of it.
+    /// The owners of the waiters that were ahead.
     older: BTreeSet<String>,
-    /// It has seen its own place.
+    /// A view has shown its own place.
     is_placed: bool,
-    /// How often the store has answered: the last answer is the grant.
+    /// The number of answers to its claims; the last answer is the grant.
     answers: u32,
 }
 
 impl AskedAs {
-    /// Its claims have this owner from now on. A new owner has a new place, behind all others.
+    /// The next claims have this owner. A new owner has a new place, behind all others.
     pub(crate) fn on_owner(&self, owner: OwnerId) {
         let mut seen = locked(&self.seen);
         seen.own.push(owner.to_string());
@@ -46,13 +46,13 @@ impl AskedAs {
         self.answered.notify_one();
     }
 
-    /// Waits for the next answer; returns its owner of that time.
+    /// Waits for the next answer to a claim; returns the owner of that claim.
     pub(crate) async fn answered(&self) -> Option<String> {
         self.answered.notified().await;
         locked(&self.seen).own.last().cloned()
     }
 
-    /// The newest client behind the place of this owner, if the view is not older than its place.
+    /// The newest waiter behind the place of this owner, if the view shows that place.
     pub(crate) fn newer_behind(&self, asked_as: Option<&str>, view: &LockView) -> Option<WaiterView> {
         let mut seen = locked(&self.seen);
         let own = asked_as.filter(|own| seen.own.last().is_some_and(|last| last == own))?;
@@ -62,13 +62,13 @@ impl AskedAs {
         newest(&view.queue[at + 1..], |waiter, label| label.latest && !seen.own.contains(&waiter.owner))
     }
 
-    /// It was not granted the lock by its first claim.
+    /// Its first claim was not granted the lock.
     pub(crate) fn has_waited(&self) -> bool {
         locked(&self.seen).answers > 1
     }
 
-    /// The newest client in a view after the grant. One that was ahead is none: a store may pass a waiter that it does not reach.
-    /// If it never saw its own place, any of them may have been ahead.
+    /// The newest waiter in a view after the grant. A waiter that was ahead does not count: a store may pass one that it does not
+    /// reach. If no view has shown the own place, each waiter may have been ahead.
     pub(crate) fn newer_after_grant(&self, view: &LockView) -> Option<WaiterView> {
         let mut seen = locked(&self.seen);
         if !seen.is_placed {
@@ -78,7 +78,7 @@ impl AskedAs {
         newest(&view.queue, |waiter, label| label.latest && !seen.knows(waiter))
     }
 
-    /// The clients to whose wishes the holder does not listen: they came before it.
+    /// The owners that came before the holder: it does not stop for them.
     pub(crate) fn into_older(self) -> BTreeSet<String> {
         let seen = self.seen.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         seen.older.into_iter().chain(seen.own).collect()
@@ -91,22 +91,22 @@ impl Seen {
     }
 }
 
-/// What a holder knows of the wishes of waiters.
+/// How a holder learns that a waiter asks it to stop.
 #[derive(Default)]
 pub(crate) struct Wishes {
-    /// Waiters that came before it.
+    /// The owners of waiters that came before it.
     older: OnceLock<BTreeSet<String>>,
     listening: OnceLock<Box<AsyncMutex<Listening>>>,
 }
 
-/// When a holder asks the store, and what it hears.
+/// When a holder polls the store, and its hints.
 pub(crate) struct Listening {
     pub(crate) pace: PollPace,
     pub(crate) news: Option<News>,
 }
 
 impl Wishes {
-    /// It does not listen to these waiters.
+    /// The holder does not stop for these waiters.
     pub(crate) fn not_of(&self, older: BTreeSet<String>) {
         // OK because it is set once, before the holder has its guard.
         let _ = self.older.set(older);
@@ -119,14 +119,14 @@ impl Wishes {
         newest(&view.queue, |waiter, label| label.replaces && !is_older(waiter))
     }
 
-    /// The lease has ended: nothing more is heard.
+    /// The lease has ended: closes the connection for hints.
     pub(crate) fn close(&self) {
         if let Some(mut listening) = self.listening.get().and_then(|listening| listening.try_lock().ok()) {
             listening.news = None;
         }
     }
 
-    /// What it keeps between two calls.
+    /// The state that is kept between two calls.
     pub(crate) fn listening(&self, new: impl FnOnce() -> Listening) -> &AsyncMutex<Listening> {
         self.listening.get_or_init(|| Box::new(AsyncMutex::new(new())))
     }
