@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{Audience, LockName, Moment, OwnerId, locked};
+use tenure_core::{Audience, Claim, LockName, Moment, OwnerId, locked};
 use tenure_ledger::{Ledger, LedgerError, Place, Rules, Unseen};
 
 use crate::{
@@ -130,21 +130,38 @@ impl Snapshot {
         self.beside.as_ref().is_some_and(|beside| beside.may_begin)
     }
 
-    /// The first places next to the cell move up into its queue if that is short, and the rest is counted. `asker`:
-    /// the owner that asks, and how far places were counted for it.
-    pub(crate) fn move_up(&mut self, asker: Option<(OwnerId, &Until)>, rules: &Rules) -> Option<MovingUp> {
+    /// The turn of the place that has waited longest has come, and it may be next to the cell, among places that were not read.
+    pub(crate) fn needs_all(&self) -> bool {
+        self.ledger.needs_whole_queue() && self.beside.as_ref().is_some_and(|beside| !beside.is_whole)
+    }
+
+    /// The first places next to the cell move up into its queue if that is short, and the rest is counted. The one that has waited
+    /// longest moves up when its turn has come. `asker`: the claim that asks, and how far places were counted for it.
+    ///
+    /// The places in the cell stay ahead of those next to it, whatever their classes.
+    pub(crate) fn move_up(&mut self, asker: Option<(&Claim, &Until)>, rules: &Rules) -> Option<MovingUp> {
         let now = moment(self.now);
         let beside = self.beside.as_mut()?;
         let (is_whole, is_short) = (beside.is_whole, self.ledger.waiting() <= LOW);
         let (mut room, mut seen) = (FRONT.saturating_sub(self.ledger.waiting()), HashSet::new());
-        let (mut up, mut rest, mut before) = (Vec::new(), 0, 0);
+        let (mut up, mut rest, mut before, mut class) = (Vec::new(), 0, 0, None);
         let mut gone = std::mem::take(&mut beside.emptied);
+        let live =
+            beside.first.iter().filter_map(|(_, place)| place.as_ref()).filter(|place| !place.is_over(now));
+        let longest = self.ledger.longest_of(live);
         for (key, place) in std::mem::take(&mut beside.first) {
             let waits = |place: &Place| {
                 !place.is_over(now) && !self.ledger.knows(place.owner()) && seen.insert(place.owner())
             };
             let place = place.filter(waits);
-            let moves = |place: &Place| is_short && rest == 0 && (room > 0 || place.is_shared());
+            let is_longest =
+                |place: &Place| longest.as_ref().is_some_and(|longest| longest.owner() == place.owner());
+            // Not of two classes: those in the cell would stay ahead of the next ones of the higher class.
+            let is_of_class = |place: &Place| class.is_none_or(|class| class == place.priority());
+            let has_room = |place: &Place| room > 0 || place.is_shared();
+            let moves = |place: &Place| {
+                is_longest(place) || is_short && rest == 0 && is_of_class(place) && has_room(place)
+            };
             if place.as_ref().is_some_and(|place| !moves(place)) {
                 rest += 1;
                 continue;
@@ -152,17 +169,24 @@ impl Snapshot {
             before += usize::from(asker.is_some_and(|(_, until)| until.is_behind(&key)));
             gone.push(key);
             room = room.saturating_sub(usize::from(place.is_some()));
-            up.extend(place);
+            class = class.or(place.as_ref().filter(|place| !is_longest(place)).map(Place::priority));
+            up.extend(place.map(|place| longest.clone().filter(|_| is_longest(&place)).unwrap_or(place)));
         }
         let (ahead, has_place) = (beside.ahead.saturating_sub(before), beside.own.is_some());
         self.wakes.extend(self.ledger.move_up(now, rules, up));
         let ahead = match asker {
-            Some((owner, _)) if self.ledger.knows(owner) => 0,
+            Some((claim, _)) if self.ledger.knows(claim.owner) => 0,
             Some(_) if has_place => ahead,
             _ => ahead.max(rest),
         };
-        self.ledger.leave_out(Unseen { ahead, places: ahead.max(rest) });
-        Some(MovingUp { gone, is_more: !is_whole || rest > 0 })
+        let (places, up) = (ahead.max(rest), MovingUp { gone, is_more: !is_whole || rest > 0 });
+        // A claim that has its place next to the cell, or gets it there, passes none in the cell.
+        let stands =
+            |claim: &Claim| (has_place || self.is_full(Some(&up))) && !self.ledger.knows(claim.owner);
+        let passed = |claim: &Claim| self.ledger.behind_newcomer(claim.priority);
+        let ahead = ahead + asker.map(|(claim, _)| claim).filter(|claim| stands(claim)).map_or(0, passed);
+        self.ledger.leave_out(Unseen { ahead, places });
+        Some(up)
     }
 }
 

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
 use tenure_core::{
     Absent, Audience, BackendError, EndOfGrant, ErrorKind, Finding, Hint, LockName, Memos, Minting, Order,
-    Outcome, OwnerId, Ownership, ProcessId, Promises, Sharing, WakeStream,
+    Outcome, OwnerId, Ownership, Priority, ProcessId, Promises, Sharing, WakeStream,
 };
 use tenure_ledger::LedgerError;
 
@@ -213,12 +213,13 @@ pub trait Cell: Clone + Send + Sync + 'static {
 /// Places of waiters next to the cells of a store: a waiter gets one there without a comparison.
 #[async_trait]
 pub trait PlacesBeside<C>: Send + Sync {
-    /// Puts a place next to the cell, behind all others of this lock, or rewrites the one that has the key; returns
+    /// Puts a place next to the cell, behind the others of its class, or rewrites the one that has the key; returns
     /// its key. `None` if the cell does not begin with [`NewPlace::behind`], no place has the key, or the store's clock is
     /// not [within](NewPlace::within).
     ///
     /// # Contract
-    /// 1. Keys of one lock grow, compared as text, in the order in which places were put there.
+    /// 1. Keys of one lock with the same [beginning](NewPlace::class) grow, compared as text, in the order in which places were
+    ///    put there.
     // L7.
     /// 2. If `may_be_there`, a place of this owner that already exists is returned instead.
     /// 3. Checks the cell in the step that puts the place there, as well as the store can. Where these are two
@@ -239,12 +240,25 @@ pub fn promises(backend: &'static str) -> Promises {
     let mut promises = Promises::least(backend);
     promises.sharing = Sharing::Counted;
     promises.order = Order::Fifo;
+    promises.classes = true;
     promises.absent = Absent::Passed;
     promises.minting = Minting::Entry;
     promises.end = EndOfGrant::Ttl;
     promises.memo = Memos::Kept;
     promises.ttl_grain = TOLERANCE;
     promises
+}
+
+/// The beginning of the key of a place of this class. Keys of the default class begin with a digit or a letter, as those of a version
+/// of Tenure that knows no class.
+// L7.
+pub(crate) fn class_of_keys(priority: Priority) -> &'static str {
+    match priority {
+        Priority::Urgent => "+",
+        Priority::High => ",",
+        Priority::Normal => "",
+        Priority::Low => "~",
+    }
 }
 
 /// The separator between the name of a lock and the key of a place next to it, in a store that keeps both in one
@@ -310,6 +324,8 @@ pub struct ReadRequest {
     pub until: Until,
     /// A lock may be acquired next: creates the table if it does not exist.
     pub creates: bool,
+    /// All places next to the cell are wanted, and not only the first.
+    pub whole: bool,
 }
 
 /// How far places next to a cell are counted.
@@ -513,6 +529,8 @@ pub struct NewPlace<'a> {
     pub key: Option<&'a str>,
     /// Its owner.
     pub owner: OwnerId,
+    /// The beginning of its key: places are in the order of their keys.
+    pub class: &'static str,
     /// Its text, in ASCII, which includes the owner.
     pub state: &'a str,
     /// An earlier attempt may have put it there.

@@ -43,11 +43,14 @@ pub(crate) fn split(state: &str) -> Result<(Ledger, Vec<Place>), LedgerError> {
 /// # Errors
 /// If the text is not a ledger.
 pub fn decode(state: &str) -> Result<Ledger, LedgerError> {
-    let (ledger, newcomers) = split(state)?;
-    Ok(with_places(ledger, newcomers))
+    let (mut ledger, newcomers) = split(state)?;
+    for place in newcomers {
+        ledger.add(place);
+    }
+    Ok(ledger)
 }
 
-/// With these places behind those in its queue.
+/// With these places behind those in its queue, which stay ahead of them.
 pub(crate) fn with_places(mut ledger: Ledger, places: Vec<Place>) -> Ledger {
     let mut queue = ledger.take_queue();
     for place in places {

@@ -67,7 +67,7 @@ use crate::{
     beside::{FRONT, LOW, MovingUp, OwnPlaces, Snapshot},
     cell::{
         Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, NewCell, NewPlace, Newcomer,
-        Patience, PlacesBeside, ReadRequest, ShownOwner, VerbError, WriteAnswer, WrittenCell,
+        Patience, PlacesBeside, ReadRequest, ShownOwner, VerbError, WriteAnswer, WrittenCell, class_of_keys,
     },
     encode::{EACH, LONG, encode, encode_newcomer, encode_place, is_long},
     memory::{CellMemory, KnownCell, LATE, TOLERANCE, moment},
@@ -324,6 +324,8 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         }
         let is_full = snapshot.is_full(up.as_ref());
         let stands = verb.claim().filter(|claim| is_full && !snapshot.ledger.knows(claim.owner));
+        let must_count =
+            stands.is_some_and(|claim| !claim.priority.is_normal() && !snapshot.ledger.counts_grants());
         let own = snapshot.beside.as_mut().and_then(|beside| beside.own.take());
         let (is_there, may_move) = (snapshot.version != 0, snapshot.may_move);
         let named = |error: BackendError| CellError::Refused(error.with("lock", name));
@@ -332,9 +334,9 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         self.tries.on_draft(draft.until);
         let yields = verb.yields(&draft.change.answer);
         if let Some(claim) = stands.filter(|_| yields)
-            && let Some(place) = draft.ledger.take_last()
+            && let Some(place) = draft.ledger.take_place(claim.owner)
         {
-            return locks.stand_beside(over, claim, (own, place), draft).await;
+            return locks.stand_beside(over, claim, (own, place, must_count), draft).await;
         }
         draft.patience = self.patience(yields);
         // A write of this process that may still come is barred by one more: only then the answer is final. Where
@@ -367,7 +369,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
     async fn look(&mut self, over: &C::Connection) -> Result<(Snapshot, Option<MovingUp>), CellError> {
         let (locks, claim) = (self.locks, self.verb.claim());
         let until = claim.map(|claim| locks.shared.own_places.until(self.name, claim.owner));
-        let look = ReadRequest { until: until.unwrap_or_default(), creates: V::CREATES };
+        let mut look = ReadRequest { until: until.unwrap_or_default(), creates: V::CREATES, whole: false };
         // The answer to a write has no places next to the cell. Only a renewal does not need them.
         let mut reading = match self.found.take().filter(|_| !V::WAITS) {
             Some(found) => found,
@@ -388,8 +390,16 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         }
         let mut snapshot =
             Snapshot::of(reading, &locks.shared.rules).map_err(|error| locks.unreadable(error))?;
-        let asker = claim.map(|claim| (claim.owner, &look.until));
         let may_move = V::WAITS && snapshot.version != 0;
+        if may_move && snapshot.needs_all() {
+            look.whole = true;
+            let reading = locks.cell.read(over, self.name, &look).await?;
+            if reading.version == 0 {
+                return Err(CellError::Overtaken);
+            }
+            snapshot = Snapshot::of(reading, &locks.shared.rules).map_err(|error| locks.unreadable(error))?;
+        }
+        let asker = claim.map(|claim| (claim, &look.until));
         let up = if may_move { snapshot.move_up(asker, &locks.shared.rules) } else { None };
         Ok((snapshot, up))
     }
@@ -447,7 +457,8 @@ impl<C: Cell> Locks<C> {
         ledger.rely(Reliance::Unknown);
         let (shown, is_over) = (ledger.shown(), ledger.shows_an_expired_owner(moment(now)));
         // A claim must see the places next to the cell, and so must a verb that moves them up.
-        if seen.is_long && (verb.claim().is_some() || ledger.waiting() <= LOW) {
+        let moves_up = ledger.waiting() <= LOW || ledger.needs_whole_queue();
+        if seen.is_long && (verb.claim().is_some() || moves_up) {
             return None;
         }
         let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, now, tolerance, 0)).ok()?;
@@ -569,15 +580,16 @@ impl<C: Cell> Locks<C> {
         &self,
         over: &C::Connection,
         claim: &Claim,
-        (own, place): (Option<Place>, Place),
+        (own, place, must_count): (Option<Place>, Place, bool),
         mut draft: Draft<A>,
     ) -> Result<Tried<A>, CellError> {
-        // In three cases the cell is written before the waiter is answered. The turn of another owner has come (L6).
+        // In four cases the cell is written before the waiter is answered. The turn of another owner has come (L6).
         // The cell has no owner left, and the owners of the first places next to it have left without a release: no
         // other client writes the cell then, and the waiters behind them would wait indefinitely. Or there are places
-        // next to the cell without a mark in its text, because an older version of Tenure wrote it.
+        // next to the cell without a mark in its text, because an older version of Tenure wrote it. Or grants are counted
+        // from now on, because this waiter is of another class than those before.
         let is_stuck = draft.ledger.is_deserted() && !draft.gone.is_empty();
-        if !draft.change.wakes.is_empty() || is_stuck || !draft.was_long() {
+        if !draft.change.wakes.is_empty() || is_stuck || must_count || !draft.was_long() {
             draft.patience = Patience::Brief;
             let written = self.write(over, &claim.name, draft).await?;
             return Ok(if let Tried::Done(_) = written { Tried::Overtaken(None) } else { written });
@@ -612,6 +624,7 @@ impl<C: Cell> Locks<C> {
         let place = NewPlace {
             key: Some(key.as_str()),
             owner: claim.owner,
+            class: class_of_keys(place.priority()),
             state: &state,
             may_be_there: true,
             behind: LONG,
@@ -630,7 +643,8 @@ impl<C: Cell> Locks<C> {
         let state = encode_place(place);
         let may_be_there = own_places.send(name, owner, self.shared.host.now());
         let within = on_time(now);
-        let place = NewPlace { key: None, owner, state: &state, may_be_there, behind: LONG, within };
+        let class = class_of_keys(place.priority());
+        let place = NewPlace { key: None, owner, class, state: &state, may_be_there, behind: LONG, within };
         let Some(key) = self.beside().put(over, name, &place).await? else { return Ok(false) };
         own_places.stands(name, owner, key, self.shared.host.now());
         Ok(true)

@@ -1,11 +1,11 @@
 //! The command line: names, flags and their meaning are a contract.
 
-use std::{ffi::OsString, num::NonZeroU32, time::Duration};
+use std::{ffi::OsString, num::NonZeroU32, str::FromStr, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::RangedU64ValueParser, value_parser};
 use jiff::tz::TimeZone;
 use tenure::{
-    LockName, OwnerId,
+    LockName, OwnerId, Priority,
     backend::{Memo, Timing},
     view::Mode,
 };
@@ -242,6 +242,15 @@ pub(crate) struct ModeArgs {
     take: Option<u32>,
 }
 
+/// The class in the queue.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct PriorityArgs {
+    /// Wait before waiters of lower classes: low, normal, high or urgent. Of nine grants in a row, one goes to the
+    /// waiter that has waited longest
+    #[arg(long, value_name = "CLASS", value_parser = Priority::from_str, default_value = "normal", hide_default_value = true, help_heading = "Waiting")]
+    pub(crate) priority: Priority,
+}
+
 impl ModeArgs {
     /// # Errors
     /// It takes more slots than there are.
@@ -268,6 +277,8 @@ pub(crate) struct Run {
     #[arg(short = 'w', long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Waiting")]
     pub(crate) wait: Option<Duration>,
     #[command(flatten)]
+    pub(crate) class: PriorityArgs,
+    #[command(flatten)]
     pub(crate) mode: ModeArgs,
     /// Hold this lock as well, all or none; may be repeated
     #[arg(long, value_name = "NAME", value_parser = name_of_several, conflicts_with_all = ["shared", "slots"], help_heading = "Locks")]
@@ -276,10 +287,10 @@ pub(crate) struct Run {
     #[arg(long, value_name = "NAMES", value_parser = name_of_several, value_delimiter = ',', conflicts_with_all = ["also", "shared", "slots"], help_heading = "Locks")]
     pub(crate) any: Vec<LockName>,
     /// Wait only until a newer run of --latest or --replace waits: it takes this one's place
-    #[arg(long, group = "skips", conflicts_with_all = ["replace", "nonblock", "shared", "slots", "also", "any", "schedule"], help_heading = "Waiting")]
+    #[arg(long, group = "skips", conflicts_with_all = ["replace", "nonblock", "priority", "shared", "slots", "also", "any", "schedule"], help_heading = "Waiting")]
     pub(crate) latest: bool,
     /// The same, and ask the holder to stop: if it runs with --replace too, its command gets a TERM
-    #[arg(long, group = "skips", conflicts_with_all = ["latest", "nonblock", "shared", "slots", "also", "any", "schedule"], help_heading = "Waiting")]
+    #[arg(long, group = "skips", conflicts_with_all = ["latest", "nonblock", "priority", "shared", "slots", "also", "any", "schedule"], help_heading = "Waiting")]
     pub(crate) replace: bool,
     /// Length of the lease: after a crash the lock is free this much later [default: 10s, or the
     /// store's maximum]
@@ -343,6 +354,8 @@ pub(crate) struct Hold {
     /// Wait for at most this long [default: indefinitely]
     #[arg(short = 'w', long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Waiting")]
     pub(crate) wait: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) class: PriorityArgs,
     #[command(flatten)]
     pub(crate) mode: ModeArgs,
     /// Length of the lease: after a crash of this host the lock is free this much later [default: 10s, or the
@@ -509,6 +522,8 @@ pub(crate) struct LockArgs {
     /// Name of the lock: up to 512 bytes of text, such as deploy or db/backup
     #[arg(value_name = "NAME", value_parser = name)]
     pub(crate) name: LockName,
+    #[command(flatten)]
+    pub(crate) class: PriorityArgs,
     #[command(flatten)]
     pub(crate) mode: ModeArgs,
     /// Length of the lease

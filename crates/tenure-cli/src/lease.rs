@@ -43,7 +43,11 @@ pub(crate) async fn lock(global: &Global, args: LockArgs) -> Result<u8, Stop> {
         return Err(stop);
     }
     let lock = run::one(&locks, &args.name, mode);
-    let lock = lock.ttl(args.ttl.ttl()).label(processes::label_of(parent_id())).free_at_death(false);
+    let lock = lock
+        .priority(args.class.priority)
+        .ttl(args.ttl.ttl())
+        .label(processes::label_of(parent_id()))
+        .free_at_death(false);
     let lock = if let Some(owner) = args.owner { lock.owner(owner) } else { lock };
     let waiting = LockWait::new(global, &locks, name, args.conflict_exit_code);
     let guard = waiting.acquire(lock, Budget::new(args.wait), &mut signals).await?;

@@ -5,7 +5,7 @@ use std::{cell::Cell, ffi::OsString, fmt, future::pending, thread, time::Duratio
 
 use nix::sys::signal::Signal;
 use tenure::{
-    Guards, Label, Lease, Lock, LockName, Locker, Loss, Lost,
+    Guards, Label, Lease, Lock, LockName, Locker, Loss, Lost, Priority,
     backend::{EndOfGrant, Host, Moment, Promises, Timing, TokioHost},
     election::Term,
     once::Turn,
@@ -892,6 +892,7 @@ pub(crate) struct Task {
     /// The line of the health check, and its interval.
     health: Option<(OsString, Duration)>,
     newest: Option<Newest>,
+    priority: Priority,
     skip_exit_code: u8,
 }
 
@@ -945,6 +946,7 @@ impl Task {
         // The command may go on when this process has ended. The front frees the lock when both have.
         let lock = lock.label(self.label()).free_at_death(false);
         let lock = if let Some(ttl) = self.ttl { lock.ttl(ttl.ttl()) } else { lock };
+        let lock = lock.priority(self.priority);
         let lock = match self.newest {
             Some(Newest::Latest) => lock.latest(),
             Some(Newest::Replaces) => lock.replace(),
@@ -993,6 +995,7 @@ impl From<&Run> for Task {
         let newest = if replace { Some(Newest::Replaces) } else { latest.then_some(Newest::Latest) };
         Self {
             newest,
+            priority: args.class.priority,
             skip_exit_code,
             ttl,
             hold,
@@ -1021,6 +1024,7 @@ impl From<&Hold> for Task {
             argv: Vec::new(),
             health: None,
             newest: None,
+            priority: args.class.priority,
             skip_exit_code: 0,
         }
     }
@@ -1039,6 +1043,7 @@ impl From<&Attach> for Task {
             argv: args.argv.clone(),
             health: None,
             newest: None,
+            priority: Priority::Normal,
             skip_exit_code: 0,
         }
     }
@@ -1059,6 +1064,7 @@ impl From<&Lead> for Task {
             argv: args.argv.clone(),
             health,
             newest: None,
+            priority: Priority::Normal,
             skip_exit_code: 0,
         }
     }

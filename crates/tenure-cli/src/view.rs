@@ -9,7 +9,7 @@ use clap::CommandFactory;
 use comfy_table::{Table, presets::NOTHING};
 use serde::Serialize;
 use tenure::{
-    BackendError, Locker,
+    BackendError, Locker, Priority,
     command::shown,
     view::{BreakScope, LockView},
 };
@@ -133,7 +133,7 @@ pub(crate) fn table(views: &[LockView]) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["NAME", "MODE", "HELD BY", "TOKEN", "SINCE", "LEFT", "WAITING"]);
     for view in views {
-        let waiting = view.queue.len().to_string();
+        let waiting = waiting(view);
         for held in &view.holders {
             table.add_row([
                 shown(view.name.as_str()).to_string(),
@@ -153,6 +153,15 @@ pub(crate) fn table(views: &[LockView]) -> String {
         }
     }
     lines(table)
+}
+
+/// How many wait, and how many of them in another class than the default.
+fn waiting(view: &LockView) -> String {
+    let of = |class: &Priority| view.queue.iter().filter(|waits| waits.priority == *class).count();
+    let counted = Priority::ALL.iter().filter(|class| !class.is_normal() && of(class) > 0);
+    let classes: Vec<String> = counted.map(|class| format!("{} {class}", of(class))).collect();
+    let all = view.queue.len();
+    if classes.is_empty() { all.to_string() } else { format!("{all} ({})", classes.join(", ")) }
 }
 
 /// A table as lines, its columns two spaces apart.
@@ -196,7 +205,8 @@ fn text(view: &LockView) -> String {
     }
     for (place, waits) in view.queue.iter().enumerate() {
         let (place, waited) = (place + 1, text::seconds(waits.waiting));
-        text += &format!("  {place}. waits ({}) for {waited}: {}\n", waits.mode, waits.who());
+        let class = if waits.priority.is_normal() { String::new() } else { format!(", {}", waits.priority) };
+        text += &format!("  {place}. waits ({}{class}) for {waited}: {}\n", waits.mode, waits.who());
     }
     if let Some(memo) = &view.memo {
         let (age, left) = (text::ago(memo.age), text::seconds(memo.left));

@@ -88,6 +88,38 @@ fn those_who_take_several_slots_count_as_several(stage: &Stage) {
     assert_eq!((log.len(), inside, most), (24, 0, 3), "{log:#?}");
 }
 
+/// L7. A run of a higher class comes first, and the one that has waited longest after eight others.
+fn a_higher_class_goes_first(stage: &Stage) {
+    stage.gives_long_turns();
+    let first = stage.start(&["run", "builds", "--", "sh", "-c", stage::files::HOLD, "first"]);
+    stage.beats("first");
+    let waits = |class: &str, n: u32| {
+        let name = format!("{class}{n}");
+        let command = ["run", "--priority", class, "builds", "--", "sh", "-c", STAY, &name, "0.02"];
+        stage.start_waiter("builds", &command)
+    };
+    let low = waits("low", 0);
+    let urgent: Vec<Process> = (0..3).map(|n| waits("urgent", n)).collect();
+    let normal = waits("normal", 0);
+    let view = stage.show("builds");
+    let classes: Vec<&str> =
+        view["queue"].as_array().unwrap().iter().map(|waits| waits["priority"].as_str().unwrap()).collect();
+    stage.touch("go");
+    all_succeed([vec![first, low, normal], urgent].into_iter().flatten().collect());
+    let log = stage.lines("log");
+    let began: Vec<&str> = log.iter().filter_map(|line| line.strip_prefix("+ ")).collect();
+    assert_eq!(began, ["urgent0", "urgent1", "urgent2", "normal0", "low0"], "{log:#?}");
+    assert_eq!(classes.len(), 5);
+    assert_eq!(classes[..3], ["urgent"; 3]);
+}
+
+/// A store whose order other libraries share, or that has none.
+fn a_class_is_refused_where_there_is_one_order(stage: &Stage) {
+    let refused = "a priority is refused here: this store has one order for all waiters";
+    stage.run(&["run", "--priority", "high", "builds", "--", "true"]).complained(64, refused);
+    stage.run(&["run", "--priority", "normal", "builds", "--", "true"]).silent(0);
+}
+
 /// L1. Readers go only when all four have met; the writers come before, between and after.
 fn readers_run_together_and_a_writer_runs_alone(stage: &Stage) {
     stage.gives_long_turns();
@@ -167,5 +199,9 @@ stage::on_every_store!(
     readers_run_together_and_a_writer_runs_alone,
     a_stream_of_readers_does_not_starve_a_writer,
     those_who_take_several_slots_count_as_several,
-    a_mutex_excludes_the_slots_and_the_readers_of_its_name,
+    a_mutex_excludes_the_slots_and_the_readers_of_its_name;
+    queues:
+    a_higher_class_goes_first;
+    lines:
+    a_class_is_refused_where_there_is_one_order,
 );

@@ -35,7 +35,7 @@ fn show_prints_the_json_of_the_contract() {
     assert_eq!((&held["label"]["pid"], &held["label"]["command"]), (&json!(holder.pid()), &json!("sh")));
     assert!(held["label"]["host"].is_string() && held["label"]["user"].is_string());
     let waits = &view["queue"][0];
-    assert_eq!(fields(waits), BTreeSet::from(["owner", "mode", "label", "waiting_ms"]));
+    assert_eq!(fields(waits), BTreeSet::from(["owner", "mode", "priority", "label", "waiting_ms"]));
     assert_eq!((&waits["mode"], &waits["label"]["pid"]), (&json!("shared"), &json!(waiter.pid())));
     assert_eq!(waits["label"]["command"], "env", "the base name");
     assert!(waits["waiting_ms"].is_u64());

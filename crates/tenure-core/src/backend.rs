@@ -19,6 +19,7 @@ use crate::{
     notify::{Audience, WakeStream},
     owner::{OwnerId, ProcessId},
     ownership::Exposure,
+    priority::Priority,
     promises::{Memos, Promises},
     token::FencingToken,
     view::{Adopt, Adoption, Finding, HolderView, LockView, MemoView},
@@ -253,6 +254,10 @@ pub struct Claim {
     pub block: u32,
     /// What to do if it cannot be granted immediately.
     pub wait: WaitMode,
+    /// Its class in the queue. A waiter that repeats its claim keeps the class of its place. A store that does not
+    /// [promise](Promises::classes) classes ignores it: no client sends it another one than the default.
+    // L7.
+    pub priority: Priority,
     /// Whether an answer is still wanted.
     pub asker: Asker,
     /// The lease may be freed as soon as this process has ended, where the store
@@ -265,8 +270,18 @@ impl Claim {
     pub fn new(name: LockName, owner: OwnerId, mode: Mode, ttl: Duration) -> Self {
         static UNNAMED: LazyLock<Arc<Label>> = LazyLock::new(Arc::default);
         let label = UNNAMED.clone();
-        let (wait, asker) = (WaitMode::No, Asker::default());
-        Self { name, owner, mode, ttl, label, block: 1, wait, asker, ends_with_process: false }
+        Self {
+            name,
+            owner,
+            mode,
+            ttl,
+            label,
+            block: 1,
+            wait: WaitMode::No,
+            priority: Priority::Normal,
+            asker: Asker::default(),
+            ends_with_process: false,
+        }
     }
 
     /// The same for another lock.
@@ -309,6 +324,12 @@ impl Claim {
     #[must_use]
     pub fn with_wait(self, wait: WaitMode) -> Self {
         Self { wait, ..self }
+    }
+
+    /// The same in another class.
+    #[must_use]
+    pub fn with_priority(self, priority: Priority) -> Self {
+        Self { priority, ..self }
     }
 
     /// The same for a caller that may leave.

@@ -126,6 +126,9 @@ pub struct Promises {
     /// and is granted the same lease. False where a lease ends with its process, or where a vote may need a new
     /// owner.
     pub chosen_owner: bool,
+    /// Waiters of a higher [class](crate::Priority) are granted the lock first. False: the store refuses all classes but the
+    /// default.
+    pub classes: bool,
     /// How a waiter learns of its turn.
     pub wake: WakeSupport,
     /// The maximum number of waiters of one process for one lock with places in the store's queue at the same time.
@@ -167,6 +170,7 @@ impl Promises {
             end: EndOfGrant::Session,
             free_at_death: false,
             chosen_owner: false,
+            classes: false,
             wake: WakeSupport::Polled(Duration::from_secs(2)),
             places: None,
             memo: Memos::None("this store keeps no memos"),

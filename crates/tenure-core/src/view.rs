@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::{label::Label, mode::Mode, name::LockName, shown::shown, token::FencingToken};
+use crate::{
+    label::Label, mode::Mode, name::LockName, priority::Priority, shown::shown, token::FencingToken,
+};
 
 /// The state of one lock when the server answered.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,7 +127,13 @@ impl HolderView {
 impl WaiterView {
     /// For a backend: a waiter.
     pub fn new(owner: impl Into<String>, mode: Mode, label: Option<Label>, waiting: Duration) -> Self {
-        Self { owner: owner.into(), mode, label, waiting }
+        Self { owner: owner.into(), mode, priority: Priority::Normal, label, waiting }
+    }
+
+    /// For a backend: the same in another class.
+    #[must_use]
+    pub fn with_priority(self, priority: Priority) -> Self {
+        Self { priority, ..self }
     }
 
     /// The waiter in one line, as [`HolderView::who`].
@@ -151,6 +159,8 @@ pub struct WaiterView {
     /// Exclusive or shared.
     #[cfg_attr(feature = "serde", serde(serialize_with = "json::text"))]
     pub mode: Mode,
+    /// Its class: a client of a higher one is granted the lock first. In JSON `low`, `normal`, `high` or `urgent`.
+    pub priority: Priority,
     /// Host, process and command of the owner.
     pub label: Option<Label>,
     /// How long it has waited. In JSON `waiting_ms`.
@@ -279,7 +289,7 @@ mod tests {
             r#""label":{"host":"web-3","pid":4711,"user":"eve","command":"import.sh"},"#,
             r#""since":"2023-11-14T22:13:20.123Z","expires_in_ms":6230},"#,
             r#"{"owner":"x","mode":"exclusive","token":null,"label":null,"since":null,"expires_in_ms":null}],"#,
-            r#""queue":[{"owner":"def","mode":"shared","label":null,"waiting_ms":12}],"fence":9,"memo":null,"#,
+            r#""queue":[{"owner":"def","mode":"shared","priority":"normal","label":null,"waiting_ms":12}],"fence":9,"memo":null,"#,
             r#""kept_by":null}"#
         );
         assert_eq!(serde_json::to_string(&view).unwrap(), expected);

@@ -1,20 +1,26 @@
 //! `Ledger`: the state of one lock, its verbs, its stored form and its view.
 //!
 //! # A store that reads only the front of the queue
+//! The queue is in the order in which its places are granted: by class, and by arrival within a class. One place may
+//! be ahead of its class, the one that has waited longest, after [some grants](Priority::PASSED_MAX) to others.
+//! So a newcomer of a higher class is put before the first place of a lower one. A version of Tenure that knows no class
+//! puts its newcomers at the end.
+//!
 //! A verb reads the queue from the front and stops at the first place that waits for a turn and does not fit. So a
 //! store that keeps each place in a separate row reads some rows from the front, and the row of the owner that
 //! asks. It runs the verb on these and counts the rest ([`Unseen`]). The answer and the new state are those of the
 //! whole queue if [`Ledger::has_place`] still finds the last place of the front that waits for a turn: then no verb
 //! has read further. Expired places behind it may stay in the store until they come to the front. They change no
-//! answer, because the place in front of them does not fit.
+//! answer, because the place in front of them does not fit. Only if the turn of the one that has waited longest has come
+//! ([`Ledger::has_compared_all`]), a verb needs all places.
 
 use std::{collections::VecDeque, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use tenure_core::{
     Audience, BreakScope, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView, Label, LockName,
-    LockView, Memo, MemoView, Mode, Moment, Noted, OtherMode, OwnerId, Raised, Released, Renewal, WaitMode,
-    WaiterView,
+    LockView, Memo, MemoView, Mode, Moment, Noted, OtherMode, OwnerId, Priority, Raised, Released, Renewal,
+    WaitMode, WaiterView,
 };
 
 use crate::rules::{Floor, Rules};
@@ -30,6 +36,9 @@ pub struct Ledger {
     fence: u64,
     holders: Vec<Holder>,
     queue: VecDeque<Place>,
+    /// How many grants to waiters there were since one that had waited longest; `None` while all places are of one class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    passed: Option<u32>,
     /// The memo that a holder stored with the lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     memo: Option<StoredMemo>,
@@ -39,6 +48,9 @@ pub struct Ledger {
     /// Whether transactions rely on an owner that is [shown](Self::expose).
     #[serde(skip)]
     reliance: Reliance,
+    /// See [`has_compared_all`](Self::has_compared_all).
+    #[serde(skip)]
+    compared_all: bool,
 }
 
 impl Ledger {
@@ -96,10 +108,19 @@ impl Ledger {
             }
             place => place,
         };
-        if self.has_room_for(claim.mode) && self.barring(place) == 0 {
+        let has_room = self.has_room_for(claim.mode);
+        let place = if has_room && self.advance_longest() {
+            settled = true;
+            self.queue.iter().position(|p| p.owner == claim.owner)
+        } else {
+            place
+        };
+        if has_room && self.barring(place, claim.priority) == 0 {
             let minted = self.mint(now, rules.floor, claim.block)?;
-            if let Some(at) = place {
-                self.queue.remove(at);
+            let place = place.and_then(|at| self.queue.remove(at));
+            // A claim that finds no queue passes none.
+            if place.is_some() || !self.queue.is_empty() {
+                self.count_grant(claim.priority, place.is_some_and(|place| place.longest));
             }
             self.holders.push(Holder {
                 owner: claim.owner,
@@ -135,7 +156,7 @@ impl Ledger {
         let at = self.queue.iter().position(|p| p.owner == claim.owner)?;
         let place = &self.queue[at];
         let is_same = claim.wait == WaitMode::Turn && place.turn && claim.mode == place.mode;
-        let ahead = self.barring(Some(at));
+        let ahead = self.barring(Some(at), place.priority);
         let may_enter = ahead == 0 && self.has_room_for(place.mode);
         if !is_same || is_over || may_enter || !lasts(place.ends_us, rest) {
             return None;
@@ -169,16 +190,17 @@ impl Ledger {
     // L4, L8.
     pub fn release(&mut self, now: Moment, rules: &Rules, owner: OwnerId) -> Change<Released> {
         let mut wakes = WakeList::new();
-        let settled = self.settle(now, rules, &mut wakes);
+        // One hand-off for all: an owner that leaves is not handed the lock.
+        let has_expired = self.remove_expired(now);
         let (ended, before) = (self.end_leases(now, |h| h.owner == owner), self.queue.len());
         self.queue.retain(|p| p.owner != owner);
-        if ended.is_empty() && self.queue.len() == before {
-            return Change { answer: Released::WasGone, wakes, changed: settled };
+        let was_there = !ended.is_empty() || self.queue.len() < before;
+        if has_expired || was_there {
+            self.hand_on(now, rules, &mut wakes);
         }
-        self.hand_on(now, rules, &mut wakes);
-        // An owner that leaves needs no hint.
-        wakes.retain(|&(_, woken)| woken != owner);
-        Change { answer: Released::Released, wakes, changed: true }
+        let forgets = self.memo.take_if(|memo| memo.is_over(now)).is_some();
+        let answer = if was_there { Released::Released } else { Released::WasGone };
+        Change { answer, wakes, changed: has_expired || was_there || forgets }
     }
 
     /// Shows the owner of an exclusive lease to transactions of the database that has this ledger. In the same step as
@@ -380,6 +402,7 @@ impl Ledger {
     fn hand_on(&mut self, now: Moment, rules: &Rules, wakes: &mut WakeList) {
         let mut bells = BELLS;
         let mut at = 0;
+        self.advance_longest();
         while let Some(place) = self.queue.get(at) {
             if !place.turn {
                 if bells > 0 {
@@ -394,6 +417,7 @@ impl Ledger {
                 return;
             }
             let place = self.queue.remove(at).expect("BUG: the place was there a line ago");
+            self.count_grant(place.priority, place.longest);
             let claim_ttl = if place.far { rules.claim_ttl * 2 } else { rules.claim_ttl };
             self.holders.push(Holder {
                 owner: place.owner,
@@ -406,6 +430,70 @@ impl Ledger {
                 shown: None,
             });
         }
+    }
+
+    /// The place that has waited longest, if its turn has come and it is one of these, which the store keeps behind the queue: it
+    /// must be moved to the front.
+    pub fn longest_of<'a>(&self, behind: impl Iterator<Item = &'a Place>) -> Option<Place> {
+        if !self.needs_whole_queue() {
+            return None;
+        }
+        let mut all = self.clone();
+        behind.cloned().for_each(|place| all.add(place));
+        all.advance_longest();
+        let longest = all.queue.pop_front()?;
+        (!self.has_place(longest.owner)).then_some(longest)
+    }
+
+    /// Moves the place that has waited longest to the front if its turn has come. True if it did.
+    ///
+    /// Within a class the first one has waited longest, so it is the first one of a class. Places that are only notified are
+    /// in no class.
+    // L7.
+    fn advance_longest(&mut self) -> bool {
+        if !self.needs_whole_queue() {
+            return false;
+        }
+        self.compared_all = true;
+        let mut first: [Option<(u64, usize)>; Priority::ALL.len()] = Default::default();
+        for (at, place) in self.queue.iter().enumerate().filter(|(_, place)| place.turn) {
+            first[place.priority as usize].get_or_insert((place.since_ms, at));
+        }
+        // Of two that came in the same millisecond, the one of the lower class.
+        let Some((_, at)) = first.into_iter().flatten().min_by_key(|(since_ms, _)| *since_ms) else {
+            return false;
+        };
+        let Some(place) = self.queue.remove(at) else { return false };
+        self.queue.push_front(Place { longest: true, ..place });
+        true
+    }
+
+    /// True if the last verbs have compared all places: then a store that keeps each place in a separate row must have read
+    /// all of them.
+    pub fn has_compared_all(&self) -> bool {
+        self.compared_all
+    }
+
+    /// True if the next verb compares all places, because the turn of the one that has waited longest has come.
+    pub fn needs_whole_queue(&self) -> bool {
+        self.passed >= Some(Priority::PASSED_MAX) && !self.queue.iter().any(|place| place.longest)
+    }
+
+    /// Counts a grant to a waiter, or to a claim that passed waiters, if some are of another class.
+    fn count_grant(&mut self, priority: Priority, is_longest: bool) {
+        if self.queue.is_empty() && self.unseen.places == 0 {
+            self.passed = None;
+        } else if is_longest {
+            self.passed = Some(0);
+        } else if self.passed.is_some() || !priority.is_normal() {
+            self.passed = Some(self.passed.unwrap_or(0) + 1);
+        }
+    }
+
+    /// Where a newcomer of this class is put in the queue.
+    fn position_of_newcomer(&self, priority: Priority) -> usize {
+        let is_behind = |place: &Place| !place.longest && place.priority < priority;
+        self.queue.iter().position(is_behind).unwrap_or(self.queue.len())
     }
 
     fn has_room_for(&self, mode: Mode) -> bool {
@@ -447,12 +535,13 @@ impl Ledger {
         ClaimAnswer::Granted(grant.ending_with_process(claim.ends_with_process))
     }
 
-    /// The number of places with a turn in front of the place `at`, or in the whole queue (L7).
+    /// The number of places with a turn in front of the place `at`, or of a newcomer of this class (L7).
     ///
     /// Every waiter blocks the claims behind it, whatever its mode. Otherwise a waiter with a smaller limit is
     /// overtaken forever (model `shared.mixed limits overtake`), and readers starve a writer.
-    fn barring(&self, at: Option<usize>) -> usize {
-        let seen = self.queue.iter().take(at.unwrap_or(self.queue.len())).filter(|p| p.turn).count();
+    fn barring(&self, at: Option<usize>, priority: Priority) -> usize {
+        let at = at.unwrap_or_else(|| self.position_of_newcomer(priority));
+        let seen = self.queue.iter().take(at).filter(|p| p.turn).count();
         seen + self.unseen.ahead
     }
 
@@ -463,7 +552,7 @@ impl Ledger {
         rules: &Rules,
         claim: &Claim,
     ) -> Result<usize, LedgerError> {
-        let ahead = self.barring(at);
+        let ahead = self.barring(at, claim.priority);
         if let Some(at) = at {
             self.queue[at].ends_us = micros(now.boot.saturating_add(rules.place_ttl));
             return Ok(ahead);
@@ -472,7 +561,7 @@ impl Ledger {
         if waiting >= rules.places_max {
             return Err(LedgerError::QueueFull { waiting });
         }
-        self.queue.push_back(Place::of(claim, now, rules, ahead));
+        self.put(Place::of(claim, now, rules, ahead));
         Ok(ahead)
     }
 
@@ -551,13 +640,40 @@ impl Ledger {
         self.unseen = unseen;
     }
 
-    /// Takes the last place out of the queue, for a store whose row of the lock has no room for it.
-    pub fn take_last(&mut self) -> Option<Place> {
-        self.queue.pop_back()
+    /// Takes this place out of the queue, for a store whose row of the lock has no room for it.
+    pub fn take_place(&mut self, owner: OwnerId) -> Option<Place> {
+        let at = self.queue.iter().position(|place| place.owner == owner)?;
+        self.queue.remove(at)
     }
 
-    /// Adds the places that were kept behind the queue, in their order. If the queue was empty, a hand-off follows,
-    /// as after a release. Returns the owners to notify.
+    /// The number of places with a turn that this one would pass if it were put into the queue.
+    pub fn behind_newcomer(&self, priority: Priority) -> usize {
+        self.queue.iter().skip(self.position_of_newcomer(priority)).filter(|place| place.turn).count()
+    }
+
+    /// Adds a place to the queue, unless its owner is known.
+    pub fn add(&mut self, place: Place) {
+        if !self.knows(place.owner) {
+            self.put(place);
+        }
+    }
+
+    /// True if grants are counted, because waiters of several classes wait.
+    pub fn counts_grants(&self) -> bool {
+        self.passed.is_some()
+    }
+
+    /// Puts a place into the queue: behind those that are granted before it.
+    fn put(&mut self, place: Place) {
+        if !place.priority.is_normal() {
+            self.passed.get_or_insert(0);
+        }
+        let at = if place.longest { 0 } else { self.position_of_newcomer(place.priority) };
+        self.queue.insert(at, place);
+    }
+
+    /// Adds the places that were kept behind the queue, in their order. If another place is the first one then, a hand-off
+    /// follows, as after a release. Returns the owners to notify.
     pub fn move_up(
         &mut self,
         now: Moment,
@@ -565,11 +681,13 @@ impl Ledger {
         places: impl IntoIterator<Item = Place>,
     ) -> Vec<(Audience, OwnerId)> {
         let mut wakes = WakeList::new();
-        let was_empty = self.queue.is_empty();
-        self.queue.extend(places);
-        // If the queue was not empty, its first place does not fit, and no place behind it may overtake (L7).
-        let fits = |place: &Place| place.turn && self.has_room_for(place.mode);
-        if was_empty && self.queue.front().is_some_and(fits) {
+        let first = self.queue.front().map(Place::owner);
+        for place in places {
+            self.put(place);
+        }
+        // If the first place is the same, it does not fit, and no place behind it may overtake (L7).
+        let fits = |place: &Place| Some(place.owner) != first && place.turn && self.has_room_for(place.mode);
+        if self.queue.front().is_some_and(fits) {
             self.hand_on(now, rules, &mut wakes);
         }
         wakes
@@ -685,7 +803,7 @@ pub struct Change<A> {
 /// The places that a store left out of the queue of a ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unseen {
-    /// Live places with a turn, behind the front and ahead of the place of the owner that asks, or of the end.
+    /// Live places with a turn, behind the front and ahead of the place of the owner that asks, or of where it would be put.
     pub ahead: usize,
     /// All live places that were left out. Counts for the maximum length of the queue.
     pub places: usize,
@@ -704,6 +822,12 @@ pub struct Place {
     /// It came behind many others, and may poll for its turn rarely ([`Rules::far`](crate::Rules::far)).
     #[serde(default, skip_serializing_if = "is_near")]
     far: bool,
+    /// Its class.
+    #[serde(default, skip_serializing_if = "Priority::is_normal")]
+    priority: Priority,
+    /// It is ahead of its class, because it has waited longest.
+    #[serde(default, skip_serializing_if = "is_near")]
+    longest: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes what it asks about so")]
@@ -722,6 +846,8 @@ impl Place {
             since_ms: millis(now.wall),
             label: (*claim.label).clone(),
             far: rules.is_far(claim.mode, ahead),
+            priority: claim.priority,
+            longest: false,
         }
     }
 
@@ -733,6 +859,16 @@ impl Place {
     /// True if it waits for a turn; false if it is only notified.
     pub fn waits_for_a_turn(&self) -> bool {
         self.turn
+    }
+
+    /// Its class.
+    pub fn priority(&self) -> Priority {
+        self.priority
+    }
+
+    /// True if it is ahead of its class, because it has waited longest.
+    pub fn is_ahead_of_its_class(&self) -> bool {
+        self.longest
     }
 
     /// True if others may hold at the same time.
@@ -783,7 +919,8 @@ impl Place {
 
     fn view(&self, now: Moment) -> WaiterView {
         let waiting = now.wall.saturating_sub(Duration::from_millis(self.since_ms));
-        WaiterView::new(self.owner.to_string(), self.mode, Some(self.label.clone()), waiting)
+        let view = WaiterView::new(self.owner.to_string(), self.mode, Some(self.label.clone()), waiting);
+        view.with_priority(self.priority)
     }
 }
 

@@ -116,6 +116,7 @@ impl Backend for Memory {
         promises.reach = "one process";
         promises.end = EndOfGrant::Ttl;
         promises.chosen_owner = true;
+        promises.classes = true;
         promises.wake = WakeSupport::Pushed;
         promises.memo = Memos::Kept;
         promises.ttl_grain = Duration::from_micros(1);

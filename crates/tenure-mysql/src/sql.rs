@@ -105,13 +105,14 @@ impl Sql {
     /// version, state, time, autocommit, how many places are before that key; no version: there is no such lock. Then a
     /// row for each place, with its name and state in place of version and state. In place of autocommit it has 2 for
     /// the place at that key, 3 for each of the first places, and 4 for emptied ones, if they may be deleted.
-    pub(crate) fn read(&self, name: &LockName, until: &str, may_delete: bool) -> String {
+    /// `most`: how many of the first places are read.
+    pub(crate) fn read(&self, name: &LockName, (until, most): (&str, usize), may_delete: bool) -> String {
         let emptied = if may_delete { self.emptied(name) } else { String::new() };
         let (table, all, ahead) = (&self.table, places_of(name), self.ahead(name, until));
         format!(
             "(SELECT t.version, t.state, {CLOCK}, {AUTOCOMMIT}, {ahead} FROM (SELECT 1 AS one) AS one \
              LEFT JOIN {table} AS t ON t.name = {}) UNION ALL (SELECT name, state, 0, 2, 0 FROM {table} WHERE name = {}) \
-             UNION ALL (SELECT name, state, 0, 3, 0 FROM {table} WHERE {all} AND {THERE} ORDER BY name LIMIT {READ}) \
+             UNION ALL (SELECT name, state, 0, 3, 0 FROM {table} WHERE {all} AND {THERE} ORDER BY name LIMIT {most}) \
              {emptied}LIMIT {MOST}",
             hex(name.as_str()),
             place_row(name, until)
@@ -272,13 +273,14 @@ impl Sql {
         format!("{WAITING}{what} WHERE name IN ({rows}) AND {those} AND {COUNTS}")
     }
 
-    /// What a newcomer must know. Out: whether the lock has the required beginning, the last place, that of the owner.
+    /// What a newcomer must know. Out: whether the lock has the required beginning, the last place of its class, that of the owner.
     pub(crate) fn end(&self, name: &LockName, place: &NewPlace<'_>) -> String {
-        let (table, all, length, behind) =
-            (&self.table, places_of(name), place.behind.len(), hex(place.behind));
+        let (table, length, behind) = (&self.table, place.behind.len(), hex(place.behind));
+        let of_class =
+            format!("name > {} AND name < {}", place_row(name, place.class), behind_class(name, place.class));
         let own = if place.may_be_there { self.own(name, place.owner) } else { "NULL".to_owned() };
         format!(
-            "SELECT LEFT(state, {length}) = {behind}, (SELECT MAX(name) FROM {table} WHERE {all}), {own} \
+            "SELECT LEFT(state, {length}) = {behind}, (SELECT MAX(name) FROM {table} WHERE {of_class}), {own} \
              FROM {table} WHERE name = {}",
             hex(name.as_str())
         )
@@ -290,10 +292,10 @@ impl Sql {
         format!("(SELECT MAX(name) FROM {table} WHERE {all} AND LOCATE({owner}, state) > 0)")
     }
 
-    /// Puts a place behind the last one, by its number. Out: its number as the inserted id, or another id.
+    /// Puts a place behind the last one of its class, by its number. Out: its number as the inserted id, or another id.
     pub(crate) fn stand(&self, name: &LockName, last: u64, place: &NewPlace<'_>) -> String {
         let (state, in_time) = (hex(place.state), is_within(place.within));
-        let (table, beside) = (&self.table, hex(format!("{name}{BESIDE}")));
+        let (table, beside) = (&self.table, place_row(name, place.class));
         format!(
             "{WAITING}INSERT INTO {table} (name, version, busy, used, state) SELECT CONCAT({beside}, \
              CONVERT(LOWER(LPAD(HEX(LAST_INSERT_ID(GREATEST({CLOCK}, {last} + 1))), 16, '0')) USING latin1)), 1, 0, {CLOCK}, {state} \
@@ -434,6 +436,14 @@ fn place_row(name: &LockName, key: &str) -> String {
     hex(format!("{name}{BESIDE}{key}"))
 }
 
+/// Behind all places of a class: the numbers in their keys are hexadecimal.
+fn behind_class(name: &LockName, class: &str) -> String {
+    place_row(name, &format!("{class}g"))
+}
+
+/// A key behind those of all places.
+pub(crate) const LAST: &str = "\x7f";
+
 fn rows(name: &LockName, keys: &[String]) -> String {
     keys.iter().map(|key| place_row(name, key)).collect::<Vec<_>>().join(", ")
 }
@@ -445,7 +455,7 @@ const EMPTIED: usize = 64;
 /// Used in place of a limit of the session.
 const MOST: u64 = u64::MAX;
 /// The maximum number of waiters of one lock: no more places are shown.
-const PLACES: usize = 4096;
+pub(crate) const PLACES: usize = 4096;
 
 /// A text that every `sql_mode` and character set reads as the same.
 pub(crate) fn hex(text: impl AsRef<[u8]>) -> String {

@@ -92,12 +92,12 @@ impl Cell for RowStore {
         let until = match &look.until {
             Until::Nothing => "",
             Until::Key(key) => key,
-            // Behind all digits of keys.
-            Until::End => "g",
+            Until::End => sql::LAST,
         };
         let may_delete = session.may_delete();
-        let answer = session.ask(self.shared.sql.read(name, until, may_delete)).await?;
-        let overflow = overflow(name, &answer, may_delete);
+        let most = if look.whole { sql::PLACES } else { sql::READ };
+        let answer = session.ask(self.shared.sql.read(name, (until, most), may_delete)).await?;
+        let overflow = overflow((name, most), &answer, may_delete);
         Ok(CellReading { overflow: Some(overflow), ..reading(session, &answer, 0)? })
     }
 
@@ -325,13 +325,14 @@ impl PlacesBeside<Arc<Session>> for RowStore {
         if end.number(0, 0) != Some(1) {
             return Ok(None);
         }
-        let last = key(1).and_then(|key| u64::from_str_radix(&key, 16).ok()).unwrap_or(0);
+        let last =
+            key(1).and_then(|key| u64::from_str_radix(key.strip_prefix(place.class)?, 16).ok()).unwrap_or(0);
         let answer = self.ask_in_line(session, sql.stand(name, last, place)).await?;
         if answer.written == 0 {
             return Ok(None);
         }
         match answer.micros() {
-            Some(number) => Ok(Some(format!("{number:016x}"))),
+            Some(number) => Ok(Some(format!("{}{number:016x}", place.class))),
             // L9: the place exists.
             None => self
                 .own_key(session, name, place.owner)
@@ -576,7 +577,8 @@ fn reading(session: &Session, answer: &Answer, row: usize) -> Result<CellReading
 }
 
 /// From the rows of [`sql::Sql::read`].
-fn overflow(name: &LockName, answer: &Answer, may_begin: bool) -> Overflow {
+/// `most`: how many of the first places were asked for.
+fn overflow((name, most): (&LockName, usize), answer: &Answer, may_begin: bool) -> Overflow {
     let of = |kind| (0..answer.rows.len()).filter(move |row| answer.number(*row, 3) == Some(kind));
     let text = |row, column| answer.text(row, column).unwrap_or_default();
     let key =
@@ -584,7 +586,8 @@ fn overflow(name: &LockName, answer: &Answer, may_begin: bool) -> Overflow {
     let first: Vec<_> = of(3).filter_map(|row| Some((key(&text(row, 0))?, text(row, 1)))).collect();
     let emptied = of(4).filter_map(|row| key(&text(row, 0))).collect();
     let ahead = usize::try_from(answer.number(0, 4).unwrap_or(0)).unwrap_or(usize::MAX);
-    let is_whole = first.len() < sql::READ;
+    // More than all places are not kept.
+    let is_whole = first.len() < most || most == sql::PLACES;
     // The row of the lock itself has 0, 1, 8 or 9 there.
     let own = of(2).next().map(|row| text(row, 1));
     Overflow { first, emptied, is_whole, own, ahead, may_begin }

@@ -17,7 +17,7 @@ pub(crate) struct Sql {
     /// such lock.
     pub(crate) read: String,
     /// The same with the first places behind its queue. In: also the name of a row of the tail, up to which rows are
-    /// counted. Out: also names and states of the first rows of the tail; the state of the named row; how many rows are
+    /// counted, and how many of the first ones are read. Out: also names and states of the first rows of the tail; the state of the named row; how many rows are
     /// before it; and names of emptied rows, if they may be deleted.
     pub(crate) read_with_tail: String,
     /// The same of many locks. In: names. Out: name, version, state, time.
@@ -175,7 +175,7 @@ impl TailSql {
             stand: format!(
                 "WITH known AS (SELECT name FROM {table} WHERE $4 AND {tail} AND strpos(state, $2) > 0 LIMIT 1), \
                  made AS (INSERT INTO {table} (name, version, busy, used, state) \
-                 SELECT $1 || chr(1) || lpad(to_hex(txid_current()), 16, '0'), 1, false, clock_timestamp(), $3 \
+                 SELECT $1 || chr(1) || $8 || lpad(to_hex(txid_current()), 16, '0'), 1, false, clock_timestamp(), $3 \
                  WHERE NOT EXISTS (SELECT FROM known) AND clock_timestamp() BETWEEN $6 AND $7 \
                  AND EXISTS (SELECT FROM {table} WHERE name = $1 AND starts_with(state, $5)) ON CONFLICT (name) DO NOTHING RETURNING name, state = $3 AS is_ours) \
                  SELECT name::text, true FROM known UNION ALL SELECT name::text, is_ours FROM made"
@@ -217,7 +217,7 @@ impl Sql {
                  (SELECT count(*) FROM {table} WHERE {behind} < $2 AND state <> ''), emptied.names \
                  FROM (VALUES (0)) AS one LEFT JOIN {table} AS t ON t.name = $1 LEFT JOIN {table} AS own ON own.name = $2 \
                  CROSS JOIN (SELECT array_agg(f.name::text) AS names, array_agg(f.state::text) AS states FROM \
-                 (SELECT name, state FROM {table} WHERE {tail} ORDER BY name COLLATE \"C\" LIMIT {READ}) AS f) AS tail \
+                 (SELECT name, state FROM {table} WHERE {tail} ORDER BY name COLLATE \"C\" LIMIT $3) AS f) AS tail \
                  CROSS JOIN (SELECT array_agg(f.name::text) AS names FROM (SELECT name, state FROM {table} \
                  WHERE {behind} < $1 || chr(2) ORDER BY name COLLATE \"C\" LIMIT {emptied}) AS f WHERE f.state = '') AS emptied"
             ),
@@ -396,7 +396,7 @@ const MEMO_IS_OVER: &str = "coalesce(substring(state FROM '\"memo\":[{]\"ends_ms
                             < extract(epoch FROM clock_timestamp()) * 1000";
 
 /// The maximum number of waiters of one lock: no more places are shown.
-const PLACES: usize = 4096;
+pub(crate) const PLACES: usize = 4096;
 
 /// The columns, as the README shows them.
 const COLUMNS: &str = "name text COLLATE \"C\" PRIMARY KEY, version bigint NOT NULL, busy boolean NOT NULL, \

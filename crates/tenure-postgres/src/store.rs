@@ -25,7 +25,7 @@ use crate::{
     error::{self, WORDS},
     schema::LockTable,
     session::{Argument, Session, Sessions, Shared, channel, payload},
-    sql::{NOTIFY, READ, quoted, relies},
+    sql::{NOTIFY, PLACES, READ, quoted, relies},
 };
 
 /// A handle to the locks in a table of a PostgreSQL database; the first request connects. The verbs are those of a lock
@@ -307,7 +307,7 @@ impl PlacesBeside<Arc<Session>> for RowStore {
             must_be_ours(session, kept.first(), 0)?;
             return Ok((!kept.is_empty()).then(|| key.to_owned()));
         }
-        let arguments: [Argument<'_>; 7] = [
+        let arguments: [Argument<'_>; 8] = [
             (&name.as_str(), Type::TEXT),
             (&place.owner.to_string(), Type::TEXT),
             (&place.state, Type::TEXT),
@@ -315,6 +315,7 @@ impl PlacesBeside<Arc<Session>> for RowStore {
             (&place.behind, Type::TEXT),
             (&from, Type::TIMESTAMPTZ),
             (&until, Type::TIMESTAMPTZ),
+            (&place.class, Type::TEXT),
         ];
         let rows = session.write(&sql.tail.stand, &arguments).await?;
         must_be_ours(session, rows.first(), 1)?;
@@ -418,9 +419,13 @@ impl RowStore {
             Until::Key(key) => key.clone(),
             Until::End => format!("{name}{END}"),
         };
-        let rows = session.ask(&sql.read_with_tail, &[(&key, Type::TEXT), (&until, Type::TEXT)]).await?;
+        let most = if look.whole { PLACES } else { READ };
+        let limit = i64::try_from(most).unwrap_or(i64::MAX);
+        let arguments: [Argument<'_>; 3] = [(&key, Type::TEXT), (&until, Type::TEXT), (&limit, Type::INT8)];
+        let rows = session.ask(&sql.read_with_tail, &arguments).await?;
         let row = rows.first().ok_or(CellError::Overtaken)?;
-        let overflow = Overflow { may_begin: session.facts().may_delete, ..overflow(session, row, 3)? };
+        let may_begin = session.facts().may_delete;
+        let overflow = Overflow { may_begin, ..overflow(session, row, (3, most))? };
         Ok(CellReading { overflow: Some(overflow), ..reading(session, row, 0)? })
     }
 
@@ -552,12 +557,14 @@ async fn opens(session: &Session) -> Result<Option<Duration>, CellError> {
 }
 
 /// From the columns names, states, own state, number of places before it, and names of emptied places.
-fn overflow(session: &Session, row: &Row, at: usize) -> Result<Overflow, CellError> {
+/// `most`: how many of the first places were asked for.
+fn overflow(session: &Session, row: &Row, (at, most): (usize, usize)) -> Result<Overflow, CellError> {
     let (keys, states): (Option<Vec<String>>, Option<Vec<String>>) =
         (session.column(row, at)?, session.column(row, at + 1)?);
     let first: Vec<_> = keys.unwrap_or_default().into_iter().zip(states.unwrap_or_default()).collect();
     let ahead = usize::try_from(session.column::<i64>(row, at + 3)?).unwrap_or(usize::MAX);
-    let is_whole = first.len() < READ;
+    // More than all places are not kept.
+    let is_whole = first.len() < most || most == PLACES;
     let own = session.column(row, at + 2)?;
     let emptied: Option<Vec<String>> = session.column(row, at + 4)?;
     Ok(Overflow { first, emptied: emptied.unwrap_or_default(), is_whole, own, ahead, may_begin: true })

@@ -103,6 +103,7 @@ impl Backend for Redis {
         promises.reach = "all clients of the server";
         promises.end = EndOfGrant::Ttl;
         promises.chosen_owner = true;
+        promises.classes = true;
         promises.wake = WakeSupport::Pushed;
         promises.memo = Memos::Kept;
         promises.max_ttl = config.max_ttl();
@@ -505,6 +506,9 @@ impl Redis {
         let (label, since) = (self.label(&claim.label), self.sessions.host().now().wall.as_millis());
         call.arg(claim.block.max(1)).arg(since.to_string()).arg(&*label);
         call.arg(self.known_through(gate));
+        if let Some(class) = value::class_code(claim.priority) {
+            call.arg(class);
+        }
         let answer = session.ask(script, &call).await?;
         ClaimReply::of_full(answer).ok_or_else(|| error::unreadable(&session.place, "a claim"))
     }
@@ -758,11 +762,16 @@ fn read_view(name: &LockName, mut reply: Reply) -> Option<LockView> {
     let (lock, left) = (reply.bytes(), reply.millis());
     let (mut places, mut shared) = (reply.list()?, reply.list()?);
     let memo = (reply.bytes(), reply.millis());
+    let (mut classed, mut classes) = (reply.list()?, HashMap::new());
+    while !classed.is_empty() {
+        classes.insert(classed.text()?, value::class_of_score(classed.text()?.parse().ok()?));
+    }
     let (mut holders, mut queue) = (Vec::new(), Vec::new());
     while !places.is_empty() {
         let (owner, details, end) = (places.text()?, places.text()?, places.millis()?);
         if end > now {
-            queue.extend(value::waiter(&owner, &details, now));
+            let class = classes.get(&owner).copied().unwrap_or_default();
+            queue.extend(value::waiter(&owner, &details, now).map(|waiter| waiter.with_priority(class)));
         }
     }
     while !shared.is_empty() {

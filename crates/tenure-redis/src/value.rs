@@ -4,7 +4,7 @@
 use std::{fmt::Write, num::NonZeroU32, time::Duration};
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
-use tenure_core::{FencingToken, HolderView, Label, MemoView, Mode, OwnerId, WaiterView};
+use tenure_core::{FencingToken, HolderView, Label, MemoView, Mode, OwnerId, Priority, WaiterView};
 
 /// The value of a lock while it has shared holders.
 pub(crate) const SHARED: &str = "tenure:shared";
@@ -103,6 +103,28 @@ pub(crate) fn decode_mode(code: &str) -> Option<Mode> {
             None => code.parse().ok().map(Mode::permit),
         },
     }
+}
+
+/// The class of a claim, if it is not the default; the multiple of `CLASS` in `sides.lua`.
+pub(crate) fn class_code(priority: Priority) -> Option<i8> {
+    match priority {
+        Priority::Urgent => Some(-2),
+        Priority::High => Some(-1),
+        Priority::Normal => None,
+        Priority::Low => Some(1),
+    }
+}
+
+/// The class of a place, from its score: see `sides.lua`.
+pub(crate) fn class_of_score(score: f64) -> Priority {
+    const CLASS: f64 = (1_u64 << 40) as f64;
+    let class = (score / CLASS).floor();
+    // The one that has waited longest keeps its class behind that.
+    let class = if class < -2.0 { score.rem_euclid(CLASS) - 2.0 } else { class };
+    Priority::ALL
+        .into_iter()
+        .find(|priority| f64::from(class_code(*priority).unwrap_or(0)) >= class)
+        .unwrap_or(Priority::Low)
 }
 
 /// A shared holder, from its owner and `mode:token:since:label`.

@@ -11,7 +11,7 @@ use std::{
 
 use tenure_core::{
     BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView,
-    Label, LockName, LockView, Mode, Moment, Outcome, OwnerId, ProcessId, QuorumNode, WaitMode,
+    Label, LockName, LockView, Mode, Moment, Outcome, OwnerId, Priority, ProcessId, QuorumNode, WaitMode,
 };
 use tenure_ledger::{Floor, Rules};
 use tenure_redis::Redis;
@@ -67,6 +67,8 @@ impl Chance {
 struct Pair {
     server: Clocked,
     is_node: bool,
+    /// Claims are of all classes, the gate stays open, and all are heard.
+    has_classes: bool,
     clients: Vec<Client>,
     is_open: bool,
     ledgers: BTreeMap<&'static str, Reference>,
@@ -96,17 +98,17 @@ fn seen(holder: Option<&HolderView>) -> Option<Option<Duration>> {
     holder.map(|h| h.expires_in)
 }
 
-type Seen = (Vec<(String, Mode, bool, Option<Duration>)>, Vec<(String, Mode)>);
+type Seen = (Vec<(String, Mode, bool, Option<Duration>)>, Vec<(String, Mode, Priority)>);
 
 fn view(view: &LockView) -> Seen {
     let mut holders: Vec<_> =
         view.holders.iter().map(|h| (h.owner.clone(), h.mode, h.token.is_some(), h.expires_in)).collect();
     holders.sort_by(|a, b| a.0.cmp(&b.0));
-    (holders, view.queue.iter().map(|w| (w.owner.clone(), w.mode)).collect())
+    (holders, view.queue.iter().map(|w| (w.owner.clone(), w.mode, w.priority)).collect())
 }
 
 impl Pair {
-    async fn new(seed: u64, is_node: bool) -> Self {
+    async fn new(seed: u64, (is_node, has_classes): (bool, bool)) -> Self {
         let server = Clocked::new();
         let now = Duration::from_millis(1_800_000_000_000);
         server.clock.freeze_at(now);
@@ -116,6 +118,7 @@ impl Pair {
         let mut pair = Self {
             server,
             is_node,
+            has_classes,
             clients: Vec::new(),
             is_open: false,
             ledgers,
@@ -288,7 +291,7 @@ impl Pair {
             17 => self.look(name).await,
             18 if self.chance.below(4) == 0 => self.break_lock(name).await,
             18 if self.is_node => self.as_a_node(name).await,
-            20 => self.turn_something().await,
+            20 if !self.has_classes => self.turn_something().await,
             _ => {
                 let most = self.chance.of(&[10, 60, 300]);
                 self.now += Duration::from_millis(STEP * self.chance.below(most));
@@ -306,7 +309,15 @@ impl Pair {
         };
         let (label, lock) = (Arc::new(Label::new("host", 1, "user", "test")), LockName::new(name).unwrap());
         let block = if self.is_node { self.chance.of(&[1, 1, 2, 1000, 30_000]) } else { 1 };
-        Claim::new(lock, owner, mode, ttl).with_label(label).with_block(block).with_wait(wait)
+        let claim = Claim::new(lock, owner, mode, ttl).with_label(label).with_block(block).with_wait(wait);
+        // An owner asks in its class again.
+        let class =
+            owner.hex()[16..24].iter().map(|digit| usize::from(*digit)).sum::<usize>() % Priority::ALL.len();
+        if self.has_classes && wait != WaitMode::Wake {
+            claim.with_priority(Priority::ALL[class])
+        } else {
+            claim
+        }
     }
 
     async fn claim(&mut self, name: &'static str) {
@@ -463,7 +474,10 @@ fn assert_shut(answer: Result<(), BackendError>, story: &str) {
 }
 
 async fn history(seed: u64, is_node: bool) {
-    let mut pair = Pair::new(seed, is_node).await;
+    play(Pair::new(seed, (is_node, false)).await).await;
+}
+
+async fn play(mut pair: Pair) {
     for _ in 0..10_000 {
         pair.step().await;
     }
@@ -502,4 +516,16 @@ async fn ten_thousand_operations_of_a_node_get_the_ledgers_answers_and_tokens_se
 #[tokio::test]
 async fn ten_thousand_operations_of_a_node_get_the_ledgers_answers_and_tokens_seed_5() {
     history(5, true).await;
+}
+
+/// L7: the same of claims in classes.
+#[tokio::test]
+async fn ten_thousand_operations_in_classes_get_the_ledgers_answers_seed_6() {
+    play(Pair::new(6, (false, true)).await).await;
+}
+
+/// The same with another seed.
+#[tokio::test]
+async fn ten_thousand_operations_in_classes_get_the_ledgers_answers_seed_7() {
+    play(Pair::new(7, (false, true)).await).await;
 }

@@ -12,7 +12,7 @@ use std::{
 use futures_util::future::join_all;
 use tenure_core::{
     Adopt, Audience, Backend, BackendError, BreakScope, Claim, ClaimAnswer, FencingToken, Grant, Label,
-    LockName, Memo, Mode, Noted, Outcome, OwnerId, QuorumNode, Raised, Released, Renewal, WaitMode,
+    LockName, Memo, Mode, Noted, Outcome, OwnerId, Priority, QuorumNode, Raised, Released, Renewal, WaitMode,
 };
 use tenure_redis::Redis;
 use tenure_testkit::{
@@ -37,8 +37,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What happened to the lock before; then `me` asks.
 ///
-/// `a:x` claims alone, `a:s` as a reader, `a:2` one of two permits, `a:w` alone to be woken, `a:i` alone and idle; with a turn and
-/// for 10 s, or for the ms behind `@`. A `~` in front: its process is gone. `a-` leaves, `a*` leaves a memo, `+5` lets 5 ms
+/// `a:x` claims alone, `a:s` as a reader, `a:2` one of two permits, `a:w` alone to be woken, `a:i` alone and idle, each with `>`
+/// behind it as urgent and with `<` as low; with a turn and
+/// for 10 s, or for the ms behind `@`. `me>` asks as urgent. A `~` in front: its process is gone. `a-` leaves, `a*` leaves a memo, `+5` lets 5 ms
 /// pass, and `!` is a command on a key of the lock.
 const STORIES: &[(&str, &str)] = &[
     ("free", ""),
@@ -60,6 +61,19 @@ const STORIES: &[(&str, &str)] = &[
     ("a lease has expired, and another is next", "a:x@1000 b:x me:x +1500"),
     ("a lease has expired, and others are next", "a:x@1000 b:s c:s d:x +1500"),
     ("a lease has expired, and we were to be woken", "a:x@1000 b:w me:w +1500"),
+    ("we are urgent, and one of a lower class waits", "a:x b:x me>"),
+    ("we are urgent, and nobody waits", "a:x me>"),
+    ("we are urgent, and one waits for more permits", "a:3 b:x me>"),
+    ("we wait before one of a lower class", "a:x b:x me:x>"),
+    ("we wait behind one of a higher class", "a:x me:x b:x>"),
+    ("a lease has expired, and we pass one of a lower class", "a:x@1000 b:x me:x> +1500"),
+    ("a lease has expired, and we are next of our class", "a:x@1000 me:x> +1500"),
+    (
+        "a lease has expired, and one of a lower class has waited longest",
+        "a:x@1000 b:x< me:x> !HSET/who/passed/8 +1500",
+    ),
+    ("a lease has expired, and we have waited longest", "a:x@1000 me:s< b:s> c:x !HSET/who/passed/8 +1500"),
+    ("another reads, one waits to write, and we are urgent", "a:3 b:x< me:3> !HSET/who/passed/3"),
     ("places have expired", "a:x b:x c:x +5000 d:x +2000"),
     ("our place has expired", "a:x me:x +5000 b:x +2000"),
     ("we read", "me:s"),
@@ -274,6 +288,12 @@ impl Cast {
         let handle = || if is_gone { self.way.handle(server, "") } else { self.rich.clone() };
         let player = self.players.entry(name.to_owned()).or_insert_with(|| Player::new(handle(), &self.lock));
         let claim = &mut player.claim;
+        claim.priority = match code.chars().last() {
+            Some('>') => Priority::Urgent,
+            Some('<') => Priority::Low,
+            _ => Priority::Normal,
+        };
+        let code = code.trim_end_matches(['<', '>']);
         (claim.mode, claim.ttl) = (mode_of(code), Duration::from_millis(ttl.parse().unwrap()));
         claim.wait = if code == "w" { WaitMode::Wake } else { WaitMode::Turn };
         if code == "i" {
@@ -331,6 +351,8 @@ impl Sweep {
                 self.server.clock.advance(Duration::from_millis(ms.parse().unwrap()));
             } else if let Some(words) = act.strip_prefix('!') {
                 unchanged = Some(self.interfere(&shelf, words).await);
+            } else if act == "me>" {
+                cast.players.get_mut("me").unwrap().claim.priority = Priority::Urgent;
             } else if let Some(who) = act.strip_suffix('-') {
                 assert_eq!(cast.players[who].leave().await, Released::Released, "{name}: {act}");
             } else if let Some(who) = act.strip_suffix('*') {

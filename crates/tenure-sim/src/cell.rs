@@ -85,14 +85,15 @@ impl PlacesBeside<u64> for RemoteCells {
         name: &LockName,
         place: &NewPlace<'_>,
     ) -> Result<Option<String>, CellError> {
-        let NewPlace { key, owner, state, may_be_there, behind, within } = *place;
+        let NewPlace { key, owner, class, state, may_be_there, behind, within } = *place;
         if let Some(key) = key {
             let ask = Ask::Keep { key: key.to_owned(), state: state.to_owned(), within };
             let told = self.ask(*over, ask).await?;
             return Ok(matches!(told, Told::Done(true)).then(|| key.to_owned()));
         }
         let (name, state, behind) = (name.clone(), state.to_owned(), behind.to_owned());
-        match self.ask(*over, Ask::Append { name, owner, state, may_be_there, behind, within }).await? {
+        match self.ask(*over, Ask::Append { name, owner, class, state, may_be_there, behind, within }).await?
+        {
             Told::Appended(key) => Ok(key),
             other => unreachable!("BUG: {other:?} to a place"),
         }

@@ -77,6 +77,8 @@ pub struct Claims {
     pub is_within: bool,
     /// Nothing goes wrong: L7 can be checked.
     pub is_calm: bool,
+    /// Programs ask in classes.
+    pub has_classes: bool,
     /// Each process has one program, which asks for the lock again and again.
     pub is_hot: bool,
     /// A request that arrives too late is not applied.
@@ -109,7 +111,12 @@ pub fn judge(events: &[Event], claims: &Claims) -> Vec<Violation> {
     if claims.is_calm {
         progress::turns(events, &mut found);
         if !claims.is_quorum {
-            progress::order(events, &mut found);
+            // The places in a cell stay ahead of those next to it.
+            match claims.has_classes {
+                true if claims.bars_late => {}
+                true => progress::order_of_classes(events, &mut found),
+                false => progress::order(events, &mut found),
+            }
             if claims.is_hot {
                 progress::passed(events, &mut found);
             }

@@ -1,6 +1,6 @@
 //! Histories made by hand, each of which breaks one law.
 
-use tenure_core::{Outcome, OwnerId, ProcessId};
+use tenure_core::{Outcome, OwnerId, Priority, ProcessId};
 
 use super::*;
 use crate::history::{
@@ -13,6 +13,7 @@ const CLAIMS: Claims = Claims {
     nodes: 1,
     is_within: true,
     is_calm: false,
+    has_classes: false,
     is_hot: false,
     bars_late: false,
     takes_several: false,
@@ -103,7 +104,8 @@ fn the_smallest_limit_among_those_who_believe_counts() {
 
 #[test]
 fn tokens_that_do_not_grow_break_l2() {
-    let granted = |n, token| served(n, Served::Granted { first: token, last: token });
+    let granted =
+        |n, token| served(n, Served::Granted { first: token, last: token, priority: Priority::Normal });
     assert_eq!(laws(&[(1, granted(1, 5)), (2, granted(2, 6))]), []);
     assert_eq!(laws(&[(1, granted(1, 5)), (2, granted(2, 5))]), [Law::L2]);
     assert_eq!(laws(&[(1, served(1, Served::Raised(7))), (2, granted(2, 7))]), [Law::L2]);
@@ -147,7 +149,8 @@ fn a_former_holder_that_writes_breaks_l3() {
     assert_eq!(laws(&in_turn), []);
     let back = [(1, wrote(1, 5, true)), (2, wrote(2, 5, true)), (3, wrote(1, 5, true))];
     assert_eq!(laws(&back), [Law::L3]);
-    let granted = |n, token| served(n, Served::Granted { first: token, last: token });
+    let granted =
+        |n, token| served(n, Served::Granted { first: token, last: token, priority: Priority::Normal });
     let first_written_late =
         [(1, granted(1, 9)), (2, granted(2, 8)), (3, wrote(2, 8, true)), (4, wrote(1, 9, true))];
     assert_eq!(laws(&first_written_late), [Law::L2, Law::L3]);
@@ -193,12 +196,42 @@ fn a_waiter_that_waits_too_long_breaks_l6() {
 #[test]
 fn whoever_passes_the_queue_breaks_l7() {
     let claims = Claims { is_calm: true, ..CLAIMS };
-    let granted = |n, token| served(n, Served::Granted { first: token, last: token });
-    let queued = |n| served(n, Served::Queued { has_turn: true });
+    let granted =
+        |n, token| served(n, Served::Granted { first: token, last: token, priority: Priority::Normal });
+    let queued = |n| served(n, Served::Queued { has_turn: true, priority: Priority::Normal });
     let waiting = [(1, granted(1, 1)), (2, queued(2)), (3, queued(3)), (4, served(1, Served::Left(true)))];
     assert_eq!(laws_of(&[waiting.to_vec(), vec![(5, granted(2, 2))]].concat(), &claims), []);
     assert_eq!(laws_of(&[waiting.to_vec(), vec![(5, granted(3, 2))]].concat(), &claims), [Law::L7]);
     assert_eq!(laws_of(&[waiting.to_vec(), vec![(5, granted(4, 2))]].concat(), &claims), [Law::L7]);
+}
+
+/// A waiter of a higher class comes first; after eight grants to others it is the one that has waited longest.
+#[test]
+fn a_grant_out_of_the_order_of_classes_breaks_l7() {
+    let claims = Claims { is_calm: true, has_classes: true, ..CLAIMS };
+    let queued = |at, n, priority| (at, served(n, Served::Queued { has_turn: true, priority }));
+    let granted =
+        |at: Micros, n, priority| (at, served(n, Served::Granted { first: at, last: at, priority }));
+    let left = |at, n| (at, served(n, Served::Left(true)));
+    let (low, high) = (Priority::Low, Priority::High);
+    let waiting = [granted(10_000, 1, low), queued(20_000, 2, low), queued(30_000, 3, high), left(40_000, 1)];
+    let then = |next: &[(Micros, What)]| laws_of(&[waiting.to_vec(), next.to_vec()].concat(), &claims);
+    assert_eq!(then(&[granted(50_000, 3, high), left(60_000, 3), granted(70_000, 2, low)]), []);
+    assert_eq!(then(&[granted(50_000, 2, low)]), [Law::L7]);
+    // One that has no place passes the low one only.
+    assert_eq!(then(&[granted(50_000, 4, Priority::Urgent)]), []);
+    assert_eq!(then(&[granted(50_000, 4, high)]), [Law::L7]);
+    let passes = |count: u64| {
+        let pass = |n: u64| {
+            let at = 50_000 + n * 10_000;
+            let passer = u8::try_from(n).unwrap() + 10;
+            [queued(at, passer, high), granted(at + 1, passer, high), left(at + 2, passer)]
+        };
+        let high_first = [granted(45_000, 3, high), left(46_000, 3)];
+        high_first.into_iter().chain((0..count).flat_map(pass)).collect::<Vec<_>>()
+    };
+    assert_eq!(then(&passes(7)), []);
+    assert_eq!(then(&passes(8)), [Law::L7]);
 }
 
 /// Each of these has the lease of the first one, with the next token.
@@ -249,7 +282,7 @@ fn a_lease_that_is_passed_on_too_often_or_too_long_or_out_of_order_breaks_l7() {
 /// H5.2.
 #[test]
 fn a_token_that_no_server_granted_breaks_l2() {
-    let granted = (1, served(1, Served::Granted { first: 1, last: 2 }));
+    let granted = (1, served(1, Served::Granted { first: 1, last: 2, priority: Priority::Normal }));
     let turn = |at, grant| [(at, shares(grant, grant as u64)), (at, believes(grant, at)), (at, left(grant))];
     let two = [vec![granted], turn(2, 1).to_vec(), turn(3, 2).to_vec()].concat();
     assert_eq!(laws(&two), []);
@@ -264,13 +297,13 @@ fn what_is_left_breaks_l8() {
 
 #[test]
 fn an_untrue_outcome_breaks_l9() {
-    let taken = served(1, Served::Granted { first: 1, last: 1 });
+    let taken = served(1, Served::Granted { first: 1, last: 1, priority: Priority::Normal });
     let fails = |outcome| {
         [(1, Claimed { owner: owner(1) }), (2, taken.clone()), (3, ClaimFailed { owner: owner(1), outcome })]
     };
     assert_eq!(laws(&fails(Outcome::Unknown)), []);
     assert_eq!(laws(&fails(Outcome::NotApplied)), [Law::L9]);
-    let did = Served::Granted { first: 1, last: 1 };
+    let did = Served::Granted { first: 1, last: 1, priority: Priority::Normal };
     let again = What::Served { node: 0, lock: 0, owner: owner(1), did, again: true };
     let [claimed, _, failed] = fails(Outcome::NotApplied);
     assert_eq!(laws(&[claimed, (2, again), failed]), [], "an earlier claim came again");
@@ -282,7 +315,7 @@ fn an_untrue_outcome_breaks_l9() {
     assert_eq!(laws(&done(false)), [Law::L9]);
     // With a token left, the lease may have been passed on: to a waiter that acquires with it or releases it.
     let passed = |then: Option<What>| {
-        let granted = served(1, Served::Granted { first: 1, last: 2 });
+        let granted = served(1, Served::Granted { first: 1, last: 2, priority: Priority::Normal });
         let done = [(1, granted), (2, enters(1, 1, 1)), (3, left(1)), (4, answered.clone())];
         [done.to_vec(), then.map(|then| (5, then)).into_iter().collect()].concat()
     };

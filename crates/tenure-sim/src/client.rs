@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use futures_util::future::{Either, join, select};
 use tenure::{AcquireError, ConfigError, Guard, Lock, Locker, ReleaseError, ownership::Ownership};
-use tenure_core::{ErrorKind, Mode, Outcome, OwnerId, Sharing};
+use tenure_core::{ErrorKind, Mode, Outcome, OwnerId, Priority, Sharing};
 
 use crate::{
     chance::Chance,
@@ -51,6 +51,8 @@ pub(crate) struct Habits {
     pub(crate) detaches: bool,
     /// Writes in transactions of the store that rely on the owner, and chooses some owners.
     pub(crate) transacts: bool,
+    /// Asks in classes, where the store has some.
+    pub(crate) classes: bool,
     /// So many holds in a thousand may last longer than the ttl.
     pub(crate) long: u64,
     /// How many acquisitions in a thousand the program gives up half-way.
@@ -167,7 +169,24 @@ impl Program {
             Some(owner) if mode == Mode::Exclusive && !keeps => lock.owner(owner),
             _ => lock,
         };
-        (id, lock.ttl(self.habits.ttl), mode, self.habits.locks[at] == Use::Mutex, keeps)
+        let priority = self.priority();
+        let lock = if keeps { lock } else { lock.priority(priority) };
+        let is_queue = self.habits.locks[at] == Use::Mutex && (keeps || priority == Priority::Normal);
+        (id, lock.ttl(self.habits.ttl), mode, is_queue, keeps)
+    }
+
+    /// The class of the next claim.
+    fn priority(&mut self) -> Priority {
+        if !self.habits.classes || !self.locker.promises().classes {
+            return Priority::Normal;
+        }
+        self.chance.pick(&[
+            Priority::Normal,
+            Priority::Low,
+            Priority::High,
+            Priority::Urgent,
+            Priority::Urgent,
+        ])
     }
 
     async fn once(&mut self) {

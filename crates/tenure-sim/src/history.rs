@@ -5,7 +5,7 @@ use std::{
     sync::Mutex,
 };
 
-use tenure_core::{LockName, Outcome, OwnerId, locked};
+use tenure_core::{LockName, Outcome, OwnerId, Priority, locked};
 
 use crate::clockwork::{Micros, Pid};
 
@@ -92,11 +92,15 @@ pub enum Served {
         first: u64,
         /// The last.
         last: u64,
+        /// The class of its claim; the default where the server does not see it.
+        priority: Priority,
     },
     /// It has a place, with a turn or only for a wakeup.
     Queued {
         /// It will be made holder.
         has_turn: bool,
+        /// Its class.
+        priority: Priority,
     },
     /// Busy.
     Refused,

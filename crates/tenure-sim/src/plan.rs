@@ -72,6 +72,10 @@ pub enum PlanKind {
     /// Programs write in transactions that rely on the owner of the lock, and rest in them; some come late. Over a bad network,
     /// and with pauses. Only cells have transactions.
     Owned,
+    /// Programs ask in classes; some give up. Nothing goes wrong.
+    Classes,
+    /// The same over a bad network, and with pauses.
+    ClassesLate,
 }
 
 impl PlanKind {
@@ -101,6 +105,8 @@ impl PlanKind {
         Self::Split,
         Self::Deaths,
         Self::Owned,
+        Self::Classes,
+        Self::ClassesLate,
     ];
 
     /// The assumption of docs/evidence/laws.md that it breaks on purpose.
@@ -192,7 +198,7 @@ impl Plan {
 impl Planner<'_> {
     fn add(&mut self, kind: PlanKind) {
         match kind {
-            PlanKind::Calm => {}
+            PlanKind::Calm | PlanKind::Classes => {}
             PlanKind::Hot => self.faults.push((0, Fault::Weather(Weather { delay: EVEN, ..Weather::CALM }))),
             // A wrong clock does harm where renewals fail.
             PlanKind::Network | PlanKind::Blocks | PlanKind::Drift => self.network(),
@@ -202,7 +208,11 @@ impl Planner<'_> {
                 self.pauses();
                 self.some(20, 60, Self::kill);
             }
-            PlanKind::Crowds | PlanKind::Several | PlanKind::Jobs | PlanKind::Owned => {
+            PlanKind::Crowds
+            | PlanKind::Several
+            | PlanKind::Jobs
+            | PlanKind::Owned
+            | PlanKind::ClassesLate => {
                 self.network();
                 self.pauses();
             }

@@ -376,6 +376,7 @@ impl Backend for Remote {
         let mut promises = Promises::least("simulated");
         promises.sharing = if is_node { Sharing::No } else { Sharing::Counted };
         promises.order = if is_node { Order::Any } else { Order::Fifo };
+        promises.classes = !is_node;
         promises.absent = Absent::Passed;
         promises.minting = Minting::Entry;
         promises.restart = Restart::WaitedFor;

@@ -12,7 +12,7 @@ use std::{
 
 use tenure::Locker;
 use tenure_cas::Locks;
-use tenure_core::{BackendHandle, Host, Label, ProcessId, locked};
+use tenure_core::{BackendHandle, Host, Label, Priority, ProcessId, locked};
 use tenure_ledger::Rules;
 use tenure_redlock::Redlock;
 
@@ -233,7 +233,8 @@ impl Stage {
             is_quorum: self.kind.is_quorum(),
             nodes: self.kind.addresses(),
             is_within: self.plan_kind.breaks().is_none(),
-            is_calm: matches!(self.plan_kind, PlanKind::Calm | PlanKind::Hot),
+            is_calm: matches!(self.plan_kind, PlanKind::Calm | PlanKind::Hot | PlanKind::Classes),
+            has_classes: self.plan_kind == PlanKind::Classes,
             is_hot: self.plan_kind == PlanKind::Hot,
             bars_late: self.kind == WorldKind::Cell,
             takes_several: self.plan_kind == PlanKind::Several,
@@ -281,10 +282,13 @@ impl Stage {
         let guard = if self.plan_kind == PlanKind::Rollout { 32_000_000 } else { 18_000_000 };
         let (hold, claim_ttl, place) = (500_000, 500_000, 6_000_000);
         // The holder of one of several locks waits for the next one, and so do the holders before it there.
+        // One grant of nine goes to the waiter that has waited longest.
+        let classes = matches!(self.plan_kind, PlanKind::Classes | PlanKind::ClassesLate);
+        let passes = if classes { u64::from(Priority::PASSED_MAX) + 1 } else { 1 };
         let chain = if self.plan_kind == PlanKind::Several { u64::from(LOCKS) } else { 1 };
         chain * longest * 5 / 2
             + 2 * longest.max(2_000_000)
-            + chain * programs * (hold + claim_ttl + 50_000)
+            + chain * passes * programs * (hold + claim_ttl + 50_000)
             + place
             + guard
             + self.plan.stepped_back

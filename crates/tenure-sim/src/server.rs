@@ -327,10 +327,11 @@ impl Node {
                 if self.kind == Kind::Single {
                     self.data.counter = self.data.counter.max(last);
                 }
-                Served::Granted { first, last }
+                Served::Granted { first, last, priority: claim.priority }
             }
             ClaimAnswer::Queued { .. } => {
-                Served::Queued { has_turn: claim.wait == tenure_core::WaitMode::Turn }
+                let has_turn = claim.wait == tenure_core::WaitMode::Turn;
+                Served::Queued { has_turn, priority: claim.priority }
             }
             ClaimAnswer::Busy { .. } | ClaimAnswer::Split { .. } => Served::Refused,
         };

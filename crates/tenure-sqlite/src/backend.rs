@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, BreakScope, Claim, ClaimAnswer, EndOfGrant,
     ErrorKind, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting,
-    Moment, Noted, Notifier, Order, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal,
-    Restart, Sharing, WakeStream, WakeSupport,
+    Moment, Noted, Notifier, Order, OwnerId, Priority, ProcessId, Promises, QuorumNode, Raised, Released,
+    Renewal, Restart, Sharing, WakeStream, WakeSupport,
 };
 use tenure_ledger::{Ledger, Rules};
 
@@ -78,6 +78,7 @@ impl Backend for Sqlite {
         promises.end = EndOfGrant::Ttl;
         promises.free_at_death = true;
         promises.chosen_owner = true;
+        promises.classes = true;
         promises.wake = WakeSupport::Polled(Duration::from_millis(25));
         promises.memo = Memos::Kept;
         promises.ttl_grain = Duration::from_micros(1);
@@ -109,7 +110,8 @@ impl Backend for Sqlite {
         if let Some(answer) = store.at_once(name, None, verb)? {
             return Ok(answer);
         }
-        let answer = store.transact(false, Haste::Holder, |tx| tx.step(name, Some(owner), verb))?;
+        let answer = store
+            .transact(false, Haste::Holder, |tx| tx.step(name, Some((owner, Priority::Normal)), verb))?;
         Ok(answer.unwrap_or(Released::WasGone))
     }
 

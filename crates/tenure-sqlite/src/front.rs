@@ -1,15 +1,33 @@
 //! `Front`: a lock as it is in its rows, with the part of its queue that a verb needs.
 
 use rusqlite::{Connection, OptionalExtension, Row};
-use tenure_core::{LockName, Moment, OwnerId};
+use tenure_core::{LockName, Moment, OwnerId, Priority};
 use tenure_ledger::{Ledger, Place, Rules, Unseen};
 
 use crate::{clock::micros, error::RowError, sql, unsigned::Unsigned};
+
+/// The numbers of the places of a class, from and below: its places are read in this order.
+///
+/// A version of Tenure that knows no class gives its places the largest number of all: they are the last, in whatever class that
+/// is. Numbers are never used up: a class has 2^40.
+// L7.
+fn numbers(priority: Priority, is_ahead_of_its_class: bool) -> (i64, i64) {
+    const CLASS: i64 = 1 << 40;
+    match priority {
+        _ if is_ahead_of_its_class => (-3 * CLASS, -2 * CLASS),
+        Priority::Urgent => (-2 * CLASS, -CLASS),
+        Priority::High => (-CLASS, 0),
+        Priority::Normal => (0, CLASS),
+        Priority::Low => (CLASS, i64::MAX),
+    }
+}
 
 /// How many places are read at first: the next holder, the one behind it, and two in case these are dead.
 pub(crate) const FIRST_LOOK: usize = 4;
 /// If a verb needs more places, it gets this many times as many.
 pub(crate) const LOOK_FURTHER: usize = 8;
+/// More than there are.
+pub(crate) const WHOLE: usize = 1 << 30;
 /// Places ahead are counted up to this many. Further back, the numbers show how many they are at most.
 const COUNTED: usize = 32;
 /// Behind this many others a waiter polls rarely. Not more than are counted, so the result is that of the whole queue.
@@ -18,8 +36,8 @@ pub(crate) const FAR: usize = COUNTED;
 /// The rows that are read of a lock.
 pub(crate) struct LockQuery<'a> {
     pub(crate) name: &'a LockName,
-    /// The owner whose place is read too, wherever it is in the queue.
-    pub(crate) owner: Option<OwnerId>,
+    /// The owner whose place is read too, wherever it is in the queue, and the class in which it would take one.
+    pub(crate) asker: Option<(OwnerId, Priority)>,
     pub(crate) now: Moment,
     pub(crate) rules: &'a Rules,
     /// How many places from the front.
@@ -52,6 +70,8 @@ struct PlaceRow {
     number: i64,
     owner: OwnerId,
     ends_us: u64,
+    /// It is ahead of its class.
+    is_ahead: bool,
 }
 
 /// The rows that a verb changed.
@@ -81,19 +101,20 @@ impl Front {
         let last_turn = front.iter().rev().find(|(_, place)| is_live(place) && place.waits_for_a_turn());
         let last_turn = last_turn.map(|(_, place)| place.owner());
         let mut behind = Unseen::default();
-        if let (Some(owner), Some((last, _)), false) = (look.owner, front.last(), is_whole) {
+        if let (Some((owner, priority)), Some((last, _)), false) = (look.asker, front.last(), is_whole) {
             let last = *last;
             if front.iter().all(|(_, place)| place.owner() != owner) {
                 front.extend(read_places(conn, sql::READ_PLACE, (look.name.as_str(), owner.to_string()))?);
             }
             // A place that has ended will be taken anew, at the end.
             let own = front.iter().find(|(_, place)| place.owner() == owner && is_live(place));
-            behind = unseen(conn, look, last, own.map(|(number, _)| *number))?;
+            behind = unseen(conn, look, (last, priority), own.map(|(number, _)| *number))?;
         }
         let places = front.iter().map(|(number, place)| PlaceRow {
             number: *number,
             owner: place.owner(),
             ends_us: place.ends_us(),
+            is_ahead: place.is_ahead_of_its_class(),
         });
         let places = places.collect();
         let is_there = row.is_some();
@@ -111,7 +132,8 @@ impl Front {
 
     /// False if the verb that made this ledger may have needed places behind the front.
     pub(crate) fn suffices(&self, after: &Ledger) -> bool {
-        self.is_whole || self.last_turn.is_some_and(|owner| after.has_place(owner))
+        let has_last = || self.last_turn.is_some_and(|owner| after.has_place(owner));
+        self.is_whole || !after.has_compared_all() && has_last()
     }
 
     /// The writes that make the rows equal to this ledger.
@@ -119,9 +141,18 @@ impl Front {
         let mut edits = Edits { is_new: !self.is_there, ..Edits::default() };
         let is_busy = !after.is_free();
         edits.is_alone = self.is_whole && after.waiting() == 0;
-        // OK because a verb never changes the order of the queue: it takes places out, and adds one at the end.
-        let mut queue = after.take_queue().into_iter().peekable();
-        for PlaceRow { number, owner, ends_us } in &self.places {
+        // OK because a verb changes the order of the queue in one case only: it takes places out, and puts one in.
+        let is_known = |place: &Place| {
+            let is_row = |row: &PlaceRow| {
+                let is_live = row.ends_us > self.read_at_us;
+                is_live && row.owner == place.owner() && row.is_ahead == place.is_ahead_of_its_class()
+            };
+            self.places.iter().any(is_row)
+        };
+        let (known, added): (Vec<Place>, Vec<Place>) = after.take_queue().into_iter().partition(is_known);
+        edits.added = added;
+        let mut queue = known.into_iter().peekable();
+        for PlaceRow { number, owner, ends_us, .. } in &self.places {
             // An expired place is removed, even if its owner takes a new one, which is at the end.
             let is_live = *ends_us > self.read_at_us;
             match queue.next_if(|place| is_live && place.owner() == *owner) {
@@ -130,7 +161,6 @@ impl Front {
                 Some(_) => {}
             }
         }
-        edits.added.extend(queue);
         let row = LedgerRow::new(after);
         let is_same = self.row.0 == is_busy && self.row.1 == row.state;
         edits.row = (!is_same).then_some((is_busy, row));
@@ -209,10 +239,12 @@ impl LedgerRow {
     }
 }
 
-/// Puts a place at the end of the queue.
+/// Puts a place into the queue, behind those of its class.
 pub(crate) fn add_place(conn: &Connection, name: &str, place: &Place) -> rusqlite::Result<()> {
     let owner = place.owner().to_string();
-    let row = (name, owner, place.waits_for_a_turn(), Unsigned(place.ends_us()), place.encode());
+    let (from, until) = numbers(place.priority(), place.is_ahead_of_its_class());
+    let (turn, ends_us) = (place.waits_for_a_turn(), Unsigned(place.ends_us()));
+    let row = (name, owner, turn, ends_us, place.encode(), from, until);
     conn.prepare_cached(sql::ADD_PLACE)?.execute(row).map(drop)
 }
 
@@ -255,26 +287,36 @@ fn read_places(
 }
 
 /// The places between the last place of the front and the owner's own one, or the end of the queue.
-fn unseen(conn: &Connection, look: &LockQuery<'_>, last: i64, own: Option<i64>) -> rusqlite::Result<Unseen> {
-    let name = look.name.as_str();
-    let until = match own {
-        Some(number) => number,
-        None => conn.prepare_cached(sql::NEXT_PLACE)?.query_row([name], |row| row.get(0))?,
+fn unseen(
+    conn: &Connection,
+    look: &LockQuery<'_>,
+    (last, priority): (i64, Priority),
+    own: Option<i64>,
+) -> rusqlite::Result<Unseen> {
+    let (name, most) = (look.name.as_str(), look.rules.places_max);
+    let next = |(from, until): (i64, i64)| -> rusqlite::Result<i64> {
+        conn.prepare_cached(sql::NEXT_PLACE)?.query_row((name, from, until), |row| row.get(0))
     };
-    if until <= last + 1 {
-        return Ok(Unseen::default());
-    }
+    let until = own.map_or_else(|| next(numbers(priority, false)), Ok)?;
+    let end = if own.is_some() { until } else { next((i64::MIN, i64::MAX))? };
     let now_us = micros(look.now.boot);
-    let between = usize::try_from(until - last - 1).unwrap_or(usize::MAX);
-    let count = |statement: &str, limit: usize| -> rusqlite::Result<usize> {
+    let between = |until: i64| usize::try_from(until.saturating_sub(last).saturating_sub(1)).unwrap_or(0);
+    let count = |statement: &str, until: i64, limit: usize| -> rusqlite::Result<usize> {
         let parameters = (name, last, until, Unsigned(now_us), Unsigned(limit));
         let Unsigned(count) = conn.prepare_cached(statement)?.query_row(parameters, |row| row.get(0))?;
         Ok(count)
     };
-    let counted = count(sql::COUNT_TURNS, COUNTED)?;
-    let ahead = if counted < COUNTED { counted } else { between };
+    let ahead = match between(until) {
+        0 => 0,
+        // Between two classes there is a large gap.
+        far if far > most => count(sql::COUNT_TURNS, until, most)?,
+        between => match count(sql::COUNT_TURNS, until, COUNTED)? {
+            COUNTED => between,
+            counted => counted,
+        },
+    };
     // Numbers have gaps where places were given up. The places themselves are counted only where gaps may mislead.
-    let is_near_bound = own.is_none() && look.places + between >= look.rules.places_max;
-    let places = if is_near_bound { count(sql::COUNT_PLACES, look.rules.places_max)? } else { 0 };
+    let is_near_bound = own.is_none() && look.places.saturating_add(between(end)) >= most;
+    let places = if is_near_bound { count(sql::COUNT_PLACES, end, most)? } else { 0 };
     Ok(Unseen { ahead, places })
 }

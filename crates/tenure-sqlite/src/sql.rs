@@ -93,7 +93,8 @@ pub(crate) const ALL_BUSY: &str = "SELECT name, state FROM lock WHERE busy = 1";
 pub(crate) const READ_FRONT: &str =
     "SELECT number, ends_us, state FROM place WHERE name = ?1 ORDER BY number LIMIT ?2";
 pub(crate) const READ_PLACE: &str = "SELECT number, ends_us, state FROM place WHERE owner = ?2 AND name = ?1";
-pub(crate) const NEXT_PLACE: &str = "SELECT coalesce(max(number), 0) + 1 FROM place WHERE name = ?1";
+pub(crate) const NEXT_PLACE: &str = "
+    SELECT coalesce(max(number), ?2) + 1 FROM place WHERE name = ?1 AND number >= ?2 AND number < ?3";
 pub(crate) const COUNT_TURNS: &str = "
     SELECT count(*) FROM (SELECT 1 FROM place
     WHERE name = ?1 AND number > ?2 AND number < ?3 AND turn = 1 AND ends_us > ?4 LIMIT ?5)";
@@ -101,7 +102,8 @@ pub(crate) const COUNT_PLACES: &str = "
     SELECT count(*) FROM (SELECT 1 FROM place
     WHERE name = ?1 AND number > ?2 AND number < ?3 AND ends_us > ?4 LIMIT ?5)";
 pub(crate) const ADD_PLACE: &str = "
-    INSERT INTO place SELECT ?1, coalesce(max(number), 0) + 1, ?2, ?3, ?4, ?5 FROM place WHERE name = ?1";
+    INSERT INTO place SELECT ?1, coalesce(max(number), ?6) + 1, ?2, ?3, ?4, ?5 FROM place
+    WHERE name = ?1 AND number >= ?6 AND number < ?7";
 pub(crate) const KEEP_PLACE: &str = "UPDATE place SET ends_us = ?3 WHERE name = ?1 AND number = ?2";
 pub(crate) const REMOVE_PLACE: &str = "DELETE FROM place WHERE name = ?1 AND number = ?2";
 pub(crate) const FORGET_PLACES: &str = "DELETE FROM place WHERE ends_us > ?1";

@@ -11,7 +11,7 @@ use std::{
 use rusqlite::Connection;
 use tenure_core::{
     Audience, BackendError, Claim, ClaimAnswer, ErrorKind, Host, LockName, Moment, Notifier, OwnerId,
-    Unstopped, WaitMode, locked,
+    Priority, Unstopped, WaitMode, locked,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 use tokio::sync::Notify;
@@ -22,7 +22,7 @@ use crate::{
     death::Mark,
     error::{self, RowError},
     file::{FileId, FileState},
-    front::{self, FAR, FIRST_LOOK, Front, LOOK_FURTHER, LedgerRow, LockQuery},
+    front::{self, FAR, FIRST_LOOK, Front, LOOK_FURTHER, LedgerRow, LockQuery, WHOLE},
     guard::{self, GuardRecord},
     link::{FileConnection, FolderLock, WriteLock},
     room,
@@ -105,7 +105,7 @@ impl FileStore {
         let seen = self.glance(|conn, now| {
             let look = LockQuery {
                 name: &claim.name,
-                owner: Some(claim.owner),
+                asker: Some((claim.owner, claim.priority)),
                 now,
                 rules: &rules,
                 places: FIRST_LOOK,
@@ -155,8 +155,8 @@ impl FileStore {
         }
         let answer = self.transact(true, haste, |tx| {
             tx.must_be_open()?;
-            let owner = (claim.wait != WaitMode::No).then_some(claim.owner);
-            let answer = tx.step(&claim.name, owner, verb)?;
+            let asker = (claim.wait != WaitMode::No).then_some((claim.owner, claim.priority));
+            let answer = tx.step(&claim.name, asker, verb)?;
             if matches!(answer, ClaimAnswer::Granted(_)) {
                 tx.remember_ttl(claim.ttl)?;
             }
@@ -522,22 +522,22 @@ pub(crate) struct Tx<'a> {
 }
 
 impl Tx<'_> {
-    /// Runs one verb of a ledger and writes the change. `owner` is the owner whose place the verb needs, if any.
+    /// Runs one verb of a ledger and writes the change. `asker` is the owner whose place the verb needs, if any, and its class.
     pub(crate) fn step<A>(
         &mut self,
         name: &LockName,
-        owner: Option<OwnerId>,
+        asker: Option<(OwnerId, Priority)>,
         verb: impl Fn(&mut Ledger, Moment, &Rules) -> Result<Change<A>, LedgerError>,
     ) -> Result<A, BackendError> {
         let rules = self.store.config.rules;
-        let mut look = LockQuery { name, owner, now: self.now, rules: &rules, places: FIRST_LOOK };
+        let mut look = LockQuery { name, asker, now: self.now, rules: &rules, places: FIRST_LOOK };
         loop {
             let front = Front::read(self.conn(), &look).map_err(|e| self.row_failed(e))?;
             let mut after = front.ledger.clone();
             let dead = after.end_dead(self.now, &rules, |mark| self.store.is_dead(mark));
             let change = verb(&mut after, self.now, &rules);
             if !front.suffices(&after) {
-                look.places *= LOOK_FURTHER;
+                look.places = if after.has_compared_all() { WHOLE } else { look.places * LOOK_FURTHER };
                 continue;
             }
             let change = change.map_err(|e| error::ledger(self.path(), e))?;

@@ -183,6 +183,8 @@ impl PolledHints {
             return self.pauses.follow(ahead, 0, Duration::ZERO);
         };
         match usize::try_from(front - last) {
+            // Between two classes there is a large gap.
+            Ok(left) if left > LEFT_MAX => self.pauses.follow(ahead, 1, at.elapsed(now)),
             Ok(left) if left > 0 => self.pauses.follow(ahead, left, at.elapsed(now)),
             _ => self.pauses.lengthen(ahead),
         }
@@ -266,7 +268,8 @@ impl PolledLock {
             Ok(Self { newest: row.get::<_, Option<i64>>(0)?.unwrap_or(0), front: row.get(1)? })
         })?;
         let Some(place) = foremost else { return Ok(seen) };
-        if place.number.is_none() {
+        // In front of places of the default class there are others, and a place may be moved there.
+        if place.number.is_none() || seen.front.is_some_and(|front| front < 0) {
             let mut number = conn.prepare_cached(sql::READ_NUMBER)?;
             let ours = (place.name.as_str(), place.owner.to_string());
             place.number = number.query_row(ours, |row| row.get(0)).optional()?;
@@ -357,6 +360,8 @@ impl Pauses {
 
 /// A waiter with at most this many ahead is notified of others' hints immediately. Those behind would wake for nothing.
 const NEAR: usize = 4;
+/// More places than this do not leave a queue between two polls.
+const LEFT_MAX: usize = 4096;
 /// Added to the longest pause for each place ahead: a waiter that is alone finds its turn soon, and a thousand cost little.
 const PER_PLACE: Duration = Duration::from_millis(5);
 /// How long a change of owner is assumed to take, until one was seen. Short, so that the first poll is not too late.

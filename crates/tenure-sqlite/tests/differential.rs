@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 use tenure_core::{
     Backend, BackendError, BreakScope, Claim, ClaimAnswer, Grant, Host, Label, LockName, Mode, OwnerId,
-    ProcessId, WaitMode,
+    Priority, ProcessId, WaitMode,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 use tenure_sqlite::{Config, Sqlite};
@@ -68,19 +68,26 @@ fn modes() -> impl Strategy<Value = Vec<Mode>> {
     prop_oneof![mode.clone().prop_map(|mode| vec![mode; CLIENTS]), prop::collection::vec(mode, CLIENTS)]
 }
 
+/// Of one class, or of all.
+fn classes() -> impl Strategy<Value = Vec<Priority>> {
+    let class = prop::sample::select(Priority::ALL.to_vec());
+    prop_oneof![Just(vec![Priority::Normal; CLIENTS]), prop::collection::vec(class, CLIENTS)]
+}
+
 struct Twins {
     folder: TempDir,
     host: Arc<PausedHost>,
     name: LockName,
     ledger: Ledger,
     owners: Vec<(OwnerId, Mode)>,
+    classes: Vec<Priority>,
     attempts: u128,
     /// It remembers the rows that it wrote last, and is not asked by those who wait.
     lasting: Sqlite,
 }
 
 impl Twins {
-    fn new(modes: Vec<Mode>) -> Self {
+    fn new(modes: Vec<Mode>, classes: Vec<Priority>) -> Self {
         let process = ProcessId::from_random([7; 8]);
         let owners = (0_u128..).zip(modes);
         let owners = owners.map(|(n, mode)| (OwnerId::from_random(process, n.to_be_bytes()), mode));
@@ -92,6 +99,7 @@ impl Twins {
             name: LockName::new("job").unwrap(),
             ledger: Ledger::new(0),
             owners: owners.collect(),
+            classes,
             attempts: 1000,
         }
     }
@@ -146,6 +154,7 @@ impl Twins {
         let (owner, mode) = self.owners[client];
         let label = Arc::new(Label::new("host", 1, "user", "command"));
         let claim = Claim::new(self.name.clone(), owner, mode, TTL).with_label(label).with_wait(wait);
+        let claim = if wait == WaitMode::Wake { claim } else { claim.with_priority(self.classes[client]) };
         let rows = match wait {
             WaitMode::No => self.lasting.claim(&claim).await,
             _ => self.rows().claim(&claim).await,
@@ -186,11 +195,13 @@ proptest! {
 
     /// L1, L2, L7: only the front of the queue is read, and the answers are those of the whole queue.
     #[test]
-    fn rows_and_the_whole_ledger_answer_alike(modes in modes(), steps in prop::collection::vec(steps(), 1..50)) {
+    fn rows_and_the_whole_ledger_answer_alike(
+        modes in modes(), classes in classes(), steps in prop::collection::vec(steps(), 1..50)
+    ) {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
-            let mut twins = Twins::new(modes);
+            let mut twins = Twins::new(modes, classes);
             for step in &steps {
                 twins.play(step).await;
             }
@@ -202,7 +213,7 @@ proptest! {
 /// verb did not look behind it, where the next owner waited: the lock was not handed over until that one asked.
 #[tokio::test(start_paused = true)]
 async fn an_owner_that_takes_its_place_anew_does_not_hide_those_behind() {
-    let mut twins = Twins::new(vec![Mode::Exclusive; CLIENTS]);
+    let mut twins = Twins::new(vec![Mode::Exclusive; CLIENTS], vec![Priority::Normal; CLIENTS]);
     let claim = |client| Step::Claim { client, wait: WaitMode::Turn };
     let (first, last) = (Step::Pass { ms: 4000 }, Step::Pass { ms: 2000 });
     for step in [claim(1), claim(2), claim(3), claim(4), claim(0), first, claim(5), last, claim(0)] {

@@ -83,6 +83,7 @@ macro_rules! conformance {
                 a_dead_waiter_delays_no_longer_than_promised, a_withdrawn_waiter_is_passed,
                 a_place_is_lost_when_it_is_not_kept, busy_leaves_no_trace, a_writer_is_not_starved_by_readers,
                 leading_readers_enter_together, a_claim_for_many_permits_is_not_starved,
+                waiters_of_a_higher_class_come_first, one_grant_of_nine_goes_to_the_longest_waiter,
                 a_place_without_a_turn_never_holds;
             wake: a_release_wakes_the_next_waiter, a_release_elsewhere_wakes_the_next_waiter,
                 a_break_elsewhere_wakes_the_robbed, a_holder_is_told_that_somebody_waits, observers_are_told_wherever_they_are,

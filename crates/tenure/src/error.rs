@@ -91,6 +91,14 @@ pub enum ConfigError {
         /// Why not.
         why: &'static str,
     },
+    /// This lock, or this store, has no classes of waiters.
+    #[error("{backend}: a priority is refused here: {why}; leave `priority` out")]
+    NoPriority {
+        /// The backend.
+        backend: &'static str,
+        /// Why not.
+        why: &'static str,
+    },
     /// An owner was chosen on a backend that makes a new owner for each claim.
     #[error("{backend} chooses the owner of each claim; leave the owner out")]
     OwnerNotChosen {

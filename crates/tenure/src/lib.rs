@@ -100,7 +100,7 @@ pub use lock::{Lock, RwLock};
 pub use locker::Locker;
 pub use options::{Progress, WaitStatus};
 pub use several::{AllOf, AnyOf, Guards, Leases};
-pub use tenure_core::{BackendError, ErrorKind, FencingToken, Label, LockName, OwnerId};
+pub use tenure_core::{BackendError, ErrorKind, FencingToken, Label, LockName, OwnerId, Priority};
 
 /// Views of locks, as the store reports them, and findings about the store.
 pub mod view {

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BackendError, HolderView, Label, LockName, Moment, OwnerId, locked};
+use tenure_core::{BackendError, HolderView, Label, LockName, Moment, OwnerId, Priority, locked};
 
 /// How long the store may fail in a row while a caller waits without a limit: 30 s, longer than a failover and
 /// shorter than a person waits without news.
@@ -47,6 +47,8 @@ pub(crate) struct Options {
     pub(crate) idle: Option<Duration>,
     /// `None`: a new one for every claim.
     pub(crate) owner: Option<OwnerId>,
+    /// Its class in the queue.
+    pub(crate) priority: Priority,
     /// Whether it gives way to a newer client; `None`: it does not.
     pub(crate) newest: Option<Newest>,
     /// Where the store can see it: waiters see the process, so they need not wait for the ttl.
@@ -67,6 +69,7 @@ impl Options {
             queueing: LocalQueueing::Off,
             owner: None,
             idle: None,
+            priority: Priority::Normal,
             newest: None,
             free_at_death: true,
         }

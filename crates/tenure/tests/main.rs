@@ -5,6 +5,7 @@
 mod attach;
 mod await_outcomes;
 mod blocked_runtime;
+mod classes;
 mod compiles;
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 mod deaths;

@@ -16,12 +16,19 @@ local function hand_on(value, me, bells)
   if not may_grant() then return value, true end
   local count, smallest = 0, math.huge
   if value then count, smallest = together().holders(value) end
-  local at, chunk = 0, 2
+  local at, chunk, passed = 0, 2, nil
   bells = bells or 2
   while true do
     local owners = call('ZRANGE', queue, string.format('%d', at), string.format('%d', at + chunk - 1))
     if not owners[1] then return value end
+    local n = #owners
+    owners[n + 1] = 'passed'
     local details = call('HMGET', who, unpack(owners))
+    owners[n + 1] = nil
+    -- Only before the first grant: what a claim of several permits makes room for is one turn.
+    local moved = details[n + 1] and not passed and classes().advance(tonumber(details[n + 1]))
+    passed = tonumber(details[n + 1])
+    if moved then owners = {} end
     for i, owner in ipairs(owners) do
       local mode, kind, rest = string.match(details[i] or '', '^([^:]*):([^:]*):(.*)$')
       if not mode then
@@ -42,6 +49,10 @@ local function hand_on(value, me, bells)
           return value
         else
           count, smallest = count + permits, math.min(smallest, limit)
+          if passed then
+            classes().count(owner, passed, true)
+            passed = tonumber(call('HGET', who, 'passed'))
+          end
           if mode == 'x' then
             drop_place(owner)
             -- A waiter that was passed keeps waiting: the release of this holder hands it the lock.

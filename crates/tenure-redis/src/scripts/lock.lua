@@ -1,7 +1,7 @@
 -- One lock and its other keys. Put before the scripts that read more than the lock itself.
--- KEYS  1 lock  2 queue (zset: owner by arrival)  3 the record with its counter, or this lock's own counter
+-- KEYS  1 lock  2 queue (zset: owner by class and arrival: sides.lua)  3 the record with its counter, or this lock's own counter
 --       4 places (zset: owner by end)  5 shared (zset: holder by end)
---       6 who (hash: owner to "mode:wait or token:since:label")  7 the record, in a quorum
+--       6 who (hash: owner to "mode:wait or token:since:label"; `least`, `passed`: sides.lua)  7 the record, in a quorum
 -- ARGV  1 gate  2 "claim_ttl:place_ttl:retry_max:places_max:drop", in ms
 -- Times are ms of the server's clock. A mode is x (exclusive), s (shared), a limit, or several
 -- permits of one (sides.lua). A token 0 is a holder that was handed

@@ -19,14 +19,20 @@ local function stand(value)
       if is_new then call('ZREM', places, owner) end
       error(bounded.err)
     end
-    local rank = not is_new and call('ZRANK', queue, owner)
+    local rank, counts = not is_new and call('ZRANK', queue, owner), false
     if not rank then
       rank = waiting
-      local last = waiting > 0 and call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2]
-      local arrival = (tonumber(last) or 0) + 1
+      local last, class = waiting > 0 and tonumber(call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2]), tonumber(ARGV[11] or 0)
+      if last and last >= (class + 1) * CLASS and class < 1 then
+        -- It comes before those of lower classes.
+        local below = string.format('(%.0f', (class + 1) * CLASS)
+        last = tonumber(call('ZREVRANGEBYSCORE', queue, below, '-inf', 'WITHSCORES', 'LIMIT', '0', '1')[2])
+        rank = classes().ahead_of(class)
+      end
+      local arrival = math.max(last or class * CLASS, class * CLASS) + 1
       call('HSET', who, owner, mode .. ':' .. wait .. ':' .. now .. ':' .. ARGV[9])
-      call('ZADD', queue, string.format('%d', arrival), owner)
-      wrote = true
+      call('ZADD', queue, string.format('%.0f', arrival), owner)
+      wrote, counts = true, class ~= 0
       -- Shows the holder's release that there are waiters. Nothing is ever written to a foreign value.
       local is_ours = value and string.match(value, '^%x+():%d+:%d+:[^+]*$') == 49
       if is_ours and string.byte(value, -1) ~= 43 then
@@ -42,6 +48,8 @@ local function stand(value)
       call('PEXPIRE', queue, over)
       if call('PTTL', who) < place_ttl + SLACK then call('PEXPIRE', who, over) end
     end
+    -- Last, because it makes the key if there is none.
+    if counts then call('HSETNX', who, 'passed', '0') end
     kind, ahead, before = 2, wait == 't' and rank or 0, rank
   end
   local seen, soonest = {before}, left < 0 and retry_max or left

@@ -14,6 +14,53 @@ local function drop_place(owner)
   first = nil
 end
 
+-- The score of a place in the queue is its class and its arrival: from -2, -1, 0 and 1 times CLASS, of urgent, high, normal and
+-- low ones. At -3 times CLASS, plus its class, is the place that has waited longest, after 8 grants to others. A version that
+-- knows no class gives its places the largest score of all. `passed` in `who` counts the grants to waiters since one that had
+-- waited longest; without it, all places are normal.
+local CLASS = 1099511627776 -- 2^40
+
+-- What only waiters of several classes need, as below.
+local classed
+local function classes()
+  if classed then return classed end
+  classed = {}
+
+  -- The number of places that are granted the lock before a newcomer of this class.
+  function classed.ahead_of(class)
+    return call('ZCOUNT', queue, '-inf', '(' .. string.format('%.0f', (class + 1) * CLASS))
+  end
+
+  -- Moves the place that has waited longest to the front, if its turn has come. True if it did.
+  function classed.advance(passed)
+    local front = call('ZRANGE', queue, '0', '0', 'WITHSCORES')
+    if passed < 8 or not front[2] or tonumber(front[2]) < -2 * CLASS then return false end
+    local longest, came, at
+    for class = 1, -2, -1 do
+      local from, below = string.format('%.0f', class * CLASS), string.format('(%.0f', (class + 1) * CLASS)
+      local first = call('ZRANGEBYSCORE', queue, from, class == 1 and '+inf' or below, 'LIMIT', '0', '1')[1]
+      local since = first and tonumber(string.match(call('HGET', who, first) or '', '^[^:]*:t:(%d+):'))
+      if since and (not came or since < came) then longest, came, at = first, since, class end
+    end
+    if not longest then return false end
+    call('ZADD', queue, string.format('%.0f', -3 * CLASS + at + 2), longest)
+    wrote = true
+    return true
+  end
+
+  -- Counts a grant to this owner, which has a place and will lose it, or has none.
+  function classed.count(owner, passed, has_place)
+    local at = has_place and tonumber(call('ZSCORE', queue, owner))
+    if call('ZCARD', queue) - (at and 1 or 0) == 0 then
+      if passed then call('HDEL', who, 'passed') end
+    else
+      call('HSET', who, 'passed', at and at < -2 * CLASS and '0' or string.format('%d', (passed or 0) + 1))
+    end
+  end
+
+  return classed
+end
+
 -- What only shared holders need, defined at its first use: to define a function costs a script a third of a command.
 local made
 local function together()

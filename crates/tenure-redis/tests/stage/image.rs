@@ -103,8 +103,9 @@ impl Image {
         self.pairs(key, "hash").find(|pair| pair.0 == field).map(|pair| pair.1)
     }
 
+    /// 0 for a place ahead of the default class.
     pub(crate) fn score(&self, key: &str, member: &str) -> Option<u64> {
-        self.pairs(key, "zset").find(|pair| pair.0 == member).map(|pair| pair.1.parse().unwrap())
+        self.pairs(key, "zset").find(|pair| pair.0 == member).map(|pair| pair.1.parse().unwrap_or(0))
     }
 
     /// The field of the record that is the open gate, with its number.

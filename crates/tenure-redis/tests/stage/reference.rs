@@ -184,6 +184,10 @@ impl Reference {
 
     /// Where they were. A hand-off has dropped the dead among those that it passed, up to the first that it woke in vain.
     fn put_back(&mut self, scene: &Scene<'_>, order: &[OwnerId], mut apart: Vec<Value>, has_handed_on: bool) {
+        // The ledger may have moved one of several classes.
+        if apart.is_empty() {
+            return;
+        }
         let rank = |place: &Value| order.iter().position(|owner| *owner == owner_of(place));
         self.edit(|_, queue| {
             let end = queue.iter().find(|place| waits_for_a_turn(place)).map_or(Some(usize::MAX), rank);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::OwnerId;
+use tenure_core::{OwnerId, Priority};
 
 use super::{Claims, Law, Violation, broken, phases, seconds};
 use crate::{
@@ -130,7 +130,7 @@ pub(super) fn order(events: &[Event], found: &mut Vec<Violation>) {
         }
         let queue = queues.entry(lock).or_default();
         match did {
-            Served::Queued { has_turn: true } if !queue.contains(&owner) && !gone.contains(&owner) => {
+            Served::Queued { has_turn: true, .. } if !queue.contains(&owner) && !gone.contains(&owner) => {
                 queue.push(owner);
             }
             Served::Left(_) => {
@@ -143,6 +143,87 @@ pub(super) fn order(events: &[Event], found: &mut Vec<Violation>) {
                     found.push(broken(Law::L7, event.at, what));
                 }
                 queue.retain(|waiter| *waiter != owner);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// L7, for mutexes on one server where programs ask in classes and nothing goes wrong: a grant goes to the oldest of the highest
+/// class, and one of nine to the waiter that has waited longest.
+pub(super) fn order_of_classes(events: &[Event], found: &mut Vec<Violation>) {
+    /// The server reads its clock in milliseconds.
+    const SAME: Micros = 2_000;
+    struct Waiter {
+        owner: OwnerId,
+        priority: Priority,
+        since: Micros,
+    }
+    #[derive(Default)]
+    struct Line {
+        /// In the order of arrival.
+        waiters: Vec<Waiter>,
+        /// Grants since one to the first of them.
+        passed: u32,
+        /// The same, and owners that left: one of them may have been handed the lock.
+        passed_at_most: u32,
+    }
+    let shared: BTreeSet<LockId> = (events.iter())
+        .filter_map(|event| match event.what {
+            What::Asked { lock, limit, .. } if limit != 1 => Some(lock),
+            _ => None,
+        })
+        .collect();
+    let mut lines: BTreeMap<LockId, Line> = BTreeMap::new();
+    let (mut holders, mut gone) = (BTreeSet::new(), BTreeSet::new());
+    for event in events {
+        let What::Served { lock, owner, did, .. } = event.what else { continue };
+        if shared.contains(&lock) {
+            continue;
+        }
+        let line = lines.entry(lock).or_default();
+        let is_known = line.waiters.iter().any(|waiter| waiter.owner == owner);
+        match did {
+            Served::Queued { has_turn: true, priority } if !is_known && !gone.contains(&owner) => {
+                line.waiters.push(Waiter { owner, priority, since: event.at });
+            }
+            Served::Left(_) => {
+                gone.insert(owner);
+                line.waiters.retain(|waiter| waiter.owner != owner);
+                line.passed_at_most += 1;
+            }
+            Served::Granted { priority, .. } if holders.insert(owner) => {
+                let at = line.waiters.iter().position(|waiter| waiter.owner == owner);
+                let is_before = |(n, waiter): (usize, &Waiter)| {
+                    waiter.priority > priority || waiter.priority == priority && at.is_none_or(|at| n < at)
+                };
+                let better = line.waiters.iter().enumerate().any(is_before);
+                // The first of those that came in the same moment.
+                let longest = line.waiters.first().map_or(0, |first| first.since + SAME);
+                let is_longest = at.is_some_and(|at| line.waiters[at].since <= longest);
+                let others = line.waiters.len() > usize::from(at.is_some());
+                let has_turn = line.passed_at_most >= Priority::PASSED_MAX;
+                if better && !(is_longest && has_turn) {
+                    let what = format!(
+                        "lock {lock:#06x}: {owner} ({priority}) passed a waiter that comes before it"
+                    );
+                    found.push(broken(Law::L7, event.at, what));
+                }
+                if others && !is_longest && line.passed >= Priority::PASSED_MAX {
+                    let what = format!(
+                        "lock {lock:#06x}: {} was passed {} times",
+                        line.waiters[0].owner,
+                        line.passed + 1
+                    );
+                    found.push(broken(Law::L7, event.at, what));
+                }
+                line.waiters.retain(|waiter| waiter.owner != owner);
+                if better || !others {
+                    line.passed_at_most = 0;
+                } else {
+                    line.passed_at_most += 1;
+                }
+                line.passed = if is_longest || !others { 0 } else { line.passed + 1 };
             }
             _ => {}
         }

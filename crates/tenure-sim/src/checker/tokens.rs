@@ -14,7 +14,7 @@ pub(super) fn minted(events: &[Event], found: &mut Vec<Violation>) {
         let What::Served { node, lock, owner, did, .. } = event.what else { continue };
         let known = largest.entry((node, lock)).or_default();
         match did {
-            Served::Granted { first, last } => {
+            Served::Granted { first, last, .. } => {
                 if first <= *known {
                     let what = format!(
                         "node {node}, lock {lock:#06x}: {owner} was granted token {first} after {known}"

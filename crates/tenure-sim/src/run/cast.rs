@@ -60,7 +60,7 @@ pub(super) fn seat(
     let long = chance.between(30, 200);
     // Not in a calm world, where waiters must not be passed for longer (L7). Not where the address starts to lead to another
     // server while leases are kept: no client can then end them on the former server (L9).
-    let keeps = !matches!(plan, PlanKind::Calm | PlanKind::Scattered | PlanKind::Hot)
+    let keeps = !matches!(plan, PlanKind::Calm | PlanKind::Scattered | PlanKind::Hot | PlanKind::Classes)
         && rest.0 < 1_000
         && long.is_multiple_of(3);
     let is_hot = plan == PlanKind::Hot;
@@ -74,6 +74,7 @@ pub(super) fn seat(
         rest,
         several: plan == PlanKind::Several,
         detaches: plan == PlanKind::Deaths,
+        classes: matches!(plan, PlanKind::Classes | PlanKind::ClassesLate),
         transacts: plan == PlanKind::Owned && kind == WorldKind::Cell,
         long,
         fickle: chance.between(0, 200),
@@ -82,6 +83,8 @@ pub(super) fn seat(
     let clock = Arc::new(Clock::new(rate(plan, chance), offset));
     let most = match plan {
         PlanKind::Hot => 1,
+        // So many that some are passed often.
+        PlanKind::Classes | PlanKind::ClassesLate => 10,
         _ if habits.crowds_every.is_some() => 24,
         _ => 4,
     };

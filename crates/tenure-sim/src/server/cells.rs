@@ -6,7 +6,7 @@ use tenure_cas::{
     CellReading, CellWrite, NewCell, NewPlace, Newcomer, OldPlace, Patience, ReadRequest, ShownOwner,
     WriteAnswer, WrittenCell, decode,
 };
-use tenure_core::{Hint, HolderView, LockName, LockView, Moment, OwnerId};
+use tenure_core::{Hint, HolderView, LockName, LockView, Moment, OwnerId, Priority};
 use tenure_ledger::{Ledger, Place};
 use tenure_testkit::cells::Cells;
 
@@ -25,6 +25,7 @@ pub(crate) enum Ask {
     Append {
         name: LockName,
         owner: OwnerId,
+        class: &'static str,
         state: String,
         may_be_there: bool,
         behind: String,
@@ -202,13 +203,18 @@ impl Node {
                 Told::Written(writes.iter().map(|(name, write)| (name, write)).map(write).collect())
             }
             Ask::Enqueue(name, place) => self.enqueue((now, clock), from, (name, place), effects),
-            Ask::Append { name, owner, state, may_be_there, behind, within } => {
+            Ask::Append { name, owner, class, state, may_be_there, behind, within } => {
                 let (owner, may_be_there, within) = (*owner, *may_be_there, *within);
-                let place = NewPlace { key: None, owner, state, may_be_there, behind, within };
+                let place = NewPlace { key: None, owner, class, state, may_be_there, behind, within };
                 let key = self.data.cells.append(name, &place, clock);
                 if key.is_some() {
                     self.strangers.homes.entry(owner).or_insert(from);
-                    self.note(name, owner, Served::Queued { has_turn: true }, effects);
+                    self.note(
+                        name,
+                        owner,
+                        Served::Queued { has_turn: true, priority: Priority::Normal },
+                        effects,
+                    );
                 }
                 Told::Appended(key)
             }
@@ -320,7 +326,9 @@ impl Node {
                 // A release that leaves the owner to a transaction ends the lease.
                 Some((_, known, earlier)) if known == token && ends <= earlier => continue,
                 Some((_, known, _)) if known == token => Served::Renewed(true),
-                _ if token > old.fence.get() => Served::Granted { first: token, last: new.fence.get() },
+                _ if token > old.fence.get() => {
+                    Served::Granted { first: token, last: new.fence.get(), priority: Priority::Normal }
+                }
                 _ => Served::Recreated,
             };
             self.note(name, owner, did, effects);
@@ -336,7 +344,7 @@ impl Node {
         let came = new.queue.iter().filter_map(|waiter| waiter.owner.parse().ok());
         for owner in came.filter(|owner| !everybody(&old).chain(known.iter().copied()).any(|k| k == *owner)) {
             self.strangers.homes.entry(owner).or_insert(from);
-            self.note(name, owner, Served::Queued { has_turn: true }, effects);
+            self.note(name, owner, Served::Queued { has_turn: true, priority: Priority::Normal }, effects);
         }
     }
 

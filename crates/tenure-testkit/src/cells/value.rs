@@ -60,7 +60,8 @@ impl Cells {
     pub fn read(&self, name: &LockName, look: &ReadRequest, now: Duration) -> CellReading {
         let kept = self.cells.get(name);
         let places = || self.places.get(name).into_iter().flatten();
-        let first = places().take(FIRST).map(|(key, state)| (key.clone(), state.clone())).collect();
+        let most = if look.whole { usize::MAX } else { FIRST };
+        let first = places().take(most).map(|(key, state)| (key.clone(), state.clone())).collect();
         let own = match &look.until {
             Until::Key(key) => places().find(|(known, _)| *known == key).map(|(_, state)| state.clone()),
             Until::Nothing | Until::End => None,
@@ -73,7 +74,7 @@ impl Cells {
             overflow: Some(Overflow {
                 first,
                 emptied: Vec::new(),
-                is_whole: places().count() < FIRST,
+                is_whole: places().count() < most,
                 own,
                 ahead,
                 may_begin: true,
@@ -164,7 +165,7 @@ impl Cells {
         Some(CellReading { version: kept.version, state: kept.state.clone(), now, overflow: None })
     }
 
-    /// Puts a place at the end, unless it is there and may be, and returns its key. `None`: the cell does not begin
+    /// Puts a place behind those of its class, unless it is there and may be, and returns its key. `None`: the cell does not begin
     /// as it must, or the time is not within the limits.
     pub fn append(&mut self, name: &LockName, place: &NewPlace<'_>, now: Duration) -> Option<String> {
         let is_behind = self.state(name).starts_with(place.behind);
@@ -178,7 +179,7 @@ impl Cells {
             return None;
         }
         self.last += 1;
-        let key = format!("{name}{BESIDE}{:016x}", self.last);
+        let key = format!("{name}{BESIDE}{}{:016x}", place.class, self.last);
         places.insert(key.clone(), place.state.to_owned());
         Some(key)
     }

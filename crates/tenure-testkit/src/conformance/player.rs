@@ -11,7 +11,7 @@ use std::{
 
 use tenure_core::{
     Absent, Audience, BackendError, BackendHandle, Claim, ClaimAnswer, Grant, Label, LockName, Mode, Order,
-    Outcome, OwnerId, ProcessId, Released, Renewal, WaitMode, WakeStream,
+    Outcome, OwnerId, Priority, ProcessId, Released, Renewal, WaitMode, WakeStream,
 };
 
 use super::Arena;
@@ -97,6 +97,13 @@ impl Player {
     pub fn taking(mut self, permits: u32, limit: u32) -> Self {
         let [limit, permits] = [limit, permits].map(|number| NonZeroU32::new(number).expect("a number"));
         self.claim.mode = Mode::several(limit, permits).expect("no more than there are");
+        self
+    }
+
+    /// The same in another class.
+    #[must_use]
+    pub fn classed(mut self, priority: Priority) -> Self {
+        self.claim.priority = priority;
         self
     }
 

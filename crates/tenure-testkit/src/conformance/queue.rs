@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Absent, ClaimAnswer, ErrorKind, Order, Renewal, Sharing, WaitMode};
+use tenure_core::{Absent, ClaimAnswer, ErrorKind, Order, Priority, Renewal, Sharing, WaitMode};
 
 use super::{
     Arena,
@@ -185,6 +185,60 @@ pub async fn a_claim_for_many_permits_is_not_starved(arena: &impl Arena) {
     late.queue_behind(0).await;
     singles[2].leave().await;
     late.enter().await;
+}
+
+/// L7: by class, and by arrival within a class. A claim that does not wait passes lower classes only.
+pub async fn waiters_of_a_higher_class_come_first(arena: &impl Arena) {
+    if !arena.here().promises().classes {
+        return;
+    }
+    let holder = arena.player("job");
+    holder.enter().await;
+    let low = arena.player("job").classed(Priority::Low);
+    low.queue_behind(0).await;
+    let normal = arena.player_elsewhere("job").await;
+    normal.queue_behind(0).await;
+    let urgent = arena.player("job").classed(Priority::Urgent);
+    urgent.queue_behind(0).await;
+    let second = arena.player_elsewhere("job").await.classed(Priority::Urgent);
+    second.queue_behind(1).await;
+    low.queue_behind(3).await;
+    let view = arena.here().inspect(&low.claim.name).await.expect("the store answers");
+    let classes: Vec<_> = view.queue.iter().map(|waiter| waiter.priority).collect();
+    assert_eq!(classes, [Priority::Urgent, Priority::Urgent, Priority::Normal, Priority::Low]);
+    let mut last = holder;
+    for next in [urgent, second, normal, low] {
+        last.leave().await;
+        assert!(arena.player("job").classed(Priority::Low).finds_it_busy().await);
+        next.enter().await;
+        last = next;
+    }
+}
+
+/// L7: so no waiter waits indefinitely, whatever comes.
+pub async fn one_grant_of_nine_goes_to_the_longest_waiter(arena: &impl Arena) {
+    if !arena.here().promises().classes {
+        return;
+    }
+    let mut holder = arena.player("job");
+    holder.enter().await;
+    let low = arena.player_elsewhere("job").await.classed(Priority::Low);
+    low.queue_behind(0).await;
+    for passed in 0..Priority::PASSED_MAX {
+        let urgent = arena.player("job").classed(Priority::Urgent);
+        urgent.queue_behind(0).await;
+        holder.leave().await;
+        urgent.enter().await;
+        holder = urgent;
+        assert!(matches!(low.ask().await, ClaimAnswer::Queued { .. }), "after {passed}");
+    }
+    let urgent = arena.player("job").classed(Priority::Urgent);
+    assert!(matches!(urgent.ask().await, ClaimAnswer::Queued { .. }));
+    holder.leave().await;
+    low.enter().await;
+    urgent.queue_behind(0).await;
+    low.leave().await;
+    urgent.enter().await;
 }
 
 /// A handoff grants the lock to all leading waiters that fit, and to no others.

@@ -195,6 +195,7 @@ impl<'a> AcquireAttempt<'a> {
         let claim = Claim::new((*name).clone(), options.owner.unwrap_or(fresh), *mode, timing.ttl())
             .with_label(options.label.clone())
             .with_wait(machine.wait())
+            .with_priority(options.priority)
             .ending_with_process(ends_with_process);
         reporter.on_owner(claim.owner);
         request.asked_as.iter().for_each(|asked_as| asked_as.on_owner(claim.owner));

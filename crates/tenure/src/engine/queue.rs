@@ -93,6 +93,10 @@ impl LocalQueues {
         timing: Timing,
         release: &'a ReleaseLease<'a>,
     ) -> Option<LocalWaiter<'a>> {
+        // The store knows the classes. A waiter of one that is not the default would stand behind others here.
+        if !options.priority.is_normal() {
+            return None;
+        }
         let is_one = options.queueing != LocalQueueing::Off && self.mints_blocks;
         let places = if is_one { 1 } else { self.places? };
         // A cap counts from the acquisition of the first holder.
