@@ -118,10 +118,7 @@ impl Ledger {
         if has_room && self.barring(place, claim.priority) == 0 {
             let minted = self.mint(now, rules.floor, claim.block)?;
             let place = place.and_then(|at| self.queue.remove(at));
-            // A claim that finds no queue passes none.
-            if place.is_some() || !self.queue.is_empty() {
-                self.count_grant(claim.priority, place.is_some_and(|place| place.longest));
-            }
+            self.count_grant(claim.priority, place.is_some_and(|place| place.longest));
             self.holders.push(Holder {
                 owner: claim.owner,
                 mode: claim.mode,
@@ -194,6 +191,7 @@ impl Ledger {
         let has_expired = self.remove_expired(now);
         let (ended, before) = (self.end_leases(now, |h| h.owner == owner), self.queue.len());
         self.queue.retain(|p| p.owner != owner);
+        self.forget_count();
         let was_there = !ended.is_empty() || self.queue.len() < before;
         if has_expired || was_there {
             self.hand_on(now, rules, &mut wakes);
@@ -390,6 +388,7 @@ impl Ledger {
         let is_known = self.reliance != Reliance::Unknown;
         self.holders.retain(|h| live(h.ends_us) || is_known && h.shown.is_some());
         self.queue.retain(|p| live(p.ends_us));
+        self.forget_count();
         self.holders.len() + self.queue.len() != before
     }
 
@@ -481,12 +480,18 @@ impl Ledger {
 
     /// Counts a grant to a waiter, or to a claim that passed waiters, if some are of another class.
     fn count_grant(&mut self, priority: Priority, is_longest: bool) {
-        if self.queue.is_empty() && self.unseen.places == 0 {
-            self.passed = None;
-        } else if is_longest {
+        if is_longest {
             self.passed = Some(0);
         } else if self.passed.is_some() || !priority.is_normal() {
             self.passed = Some(self.passed.unwrap_or(0) + 1);
+        }
+        self.forget_count();
+    }
+
+    /// A queue that is empty has passed no waiter.
+    fn forget_count(&mut self) {
+        if self.queue.is_empty() && self.unseen.places == 0 {
+            self.passed = None;
         }
     }
 

@@ -141,6 +141,7 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         promises.minting = Minting::Entry;
         // After a split vote the next attempt needs a new owner (H3.4).
         promises.chosen_owner = false;
+        promises.classes = false;
         // The other nodes continue.
         promises.fail_over = Some(Restart::Survives);
         promises.reach = "all clients of the nodes";

@@ -214,20 +214,25 @@ fn a_grant_out_of_the_order_of_classes_breaks_l7() {
         |at: Micros, n, priority| (at, served(n, Served::Granted { first: at, last: at, priority }));
     let left = |at, n| (at, served(n, Served::Left(true)));
     let (low, high) = (Priority::Low, Priority::High);
-    let waiting = [granted(10_000, 1, low), queued(20_000, 2, low), queued(30_000, 3, high), left(40_000, 1)];
+    let waiting = [
+        granted(1_000_000, 1, low),
+        queued(2_000_000, 2, low),
+        queued(3_000_000, 3, high),
+        left(4_000_000, 1),
+    ];
     let then = |next: &[(Micros, What)]| laws_of(&[waiting.to_vec(), next.to_vec()].concat(), &claims);
-    assert_eq!(then(&[granted(50_000, 3, high), left(60_000, 3), granted(70_000, 2, low)]), []);
-    assert_eq!(then(&[granted(50_000, 2, low)]), [Law::L7]);
+    assert_eq!(then(&[granted(5_000_000, 3, high), left(6_000_000, 3), granted(7_000_000, 2, low)]), []);
+    assert_eq!(then(&[granted(5_000_000, 2, low)]), [Law::L7]);
     // One that has no place passes the low one only.
-    assert_eq!(then(&[granted(50_000, 4, Priority::Urgent)]), []);
-    assert_eq!(then(&[granted(50_000, 4, high)]), [Law::L7]);
+    assert_eq!(then(&[granted(5_000_000, 4, Priority::Urgent)]), []);
+    assert_eq!(then(&[granted(5_000_000, 4, high)]), [Law::L7]);
     let passes = |count: u64| {
         let pass = |n: u64| {
-            let at = 50_000 + n * 10_000;
+            let at = 5_000_000 + n * 1_000_000;
             let passer = u8::try_from(n).unwrap() + 10;
             [queued(at, passer, high), granted(at + 1, passer, high), left(at + 2, passer)]
         };
-        let high_first = [granted(45_000, 3, high), left(46_000, 3)];
+        let high_first = [granted(4_500_000, 3, high), left(4_600_000, 3)];
         high_first.into_iter().chain((0..count).flat_map(pass)).collect::<Vec<_>>()
     };
     assert_eq!(then(&passes(7)), []);

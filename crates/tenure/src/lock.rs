@@ -737,11 +737,11 @@ impl Lock {
             _ => {}
         }
         let backend = promises.backend;
-        if self.options.idle.is_some() {
-            self.must_be_able_to_idle(&promises)?;
-        }
         if !self.options.priority.is_normal() {
             self.must_have_classes(&promises)?;
+        }
+        if self.options.idle.is_some() {
+            self.must_be_able_to_idle(&promises)?;
         }
         if self.options.newest.is_some() {
             self.must_know_the_newest(mode, &promises)?;

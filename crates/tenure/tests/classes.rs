@@ -49,9 +49,9 @@ async fn a_class_is_refused_with_what_has_one_order() {
     let actor = stage.actor();
     let refused = |error: AcquireError| matches!(error, AcquireError::Config(ConfigError::NoPriority { .. }));
     for lock in [
-        actor.lock().priority(Priority::High).latest(),
-        actor.lock().priority(Priority::Low).replace(),
-        actor.lock().priority(Priority::Urgent).keep_idle(TTL),
+        actor.locks.mutex("stage").priority(Priority::High).latest(),
+        actor.locks.mutex("stage").priority(Priority::Low).replace(),
+        actor.locks.mutex("stage").priority(Priority::Urgent).keep_idle(TTL),
     ] {
         assert!(refused(lock.acquire().await.unwrap_err()));
     }

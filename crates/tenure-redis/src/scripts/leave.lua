@@ -16,6 +16,7 @@ if value == SHARED and call('ZSCORE', shared, owner) then
 elseif not left and call('ZREM', queue, owner) == 1 then
   drop_place(owner)
   left = true
+  if call('EXISTS', queue) == 0 then call('HDEL', who, 'passed') end
 end
 local closed
 if changed or left then value, closed = hand_on(value, owner) end

@@ -203,6 +203,8 @@ local function settle(value)
   while first[2] and tonumber(first[2]) <= now do
     drop_place(first[1])
     first, changed = call('ZRANGE', places, '0', '0', 'WITHSCORES'), true
+    -- An empty queue has passed no waiter.
+    if not first[1] then call('HDEL', who, 'passed') end
   end
   if value == SHARED then
     local over = call('ZRANGEBYSCORE', shared, '-inf', now)

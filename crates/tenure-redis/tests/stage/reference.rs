@@ -148,9 +148,14 @@ impl Reference {
 
     /// A verb that leaves the queue as it is, what is over included.
     fn beside_the_queue<A>(&mut self, verb: impl FnOnce(&mut Ledger) -> A) -> A {
+        let passed = serde_json::to_value(&self.0).unwrap()["passed"].take();
         let queue = self.edit(|_, queue| std::mem::take(queue));
         let answer = verb(&mut self.0);
         self.edit(|_, places| *places = queue);
+        // A queue that is taken out has not become empty.
+        let mut value = serde_json::to_value(&self.0).unwrap();
+        value["passed"] = passed;
+        self.0 = serde_json::from_value(value).unwrap();
         answer
     }
 
