@@ -169,7 +169,9 @@ impl Snapshot {
             before += usize::from(asker.is_some_and(|(_, until)| until.is_behind(&key)));
             gone.push(key);
             room = room.saturating_sub(usize::from(place.is_some()));
-            class = class.or(place.as_ref().filter(|place| !is_longest(place)).map(Place::priority));
+            if class.is_none() {
+                class = place.as_ref().filter(|place| !is_longest(place)).map(Place::priority);
+            }
             up.extend(place.map(|place| longest.clone().filter(|_| is_longest(&place)).unwrap_or(place)));
         }
         let (ahead, has_place) = (beside.ahead.saturating_sub(before), beside.own.is_some());

@@ -30,7 +30,6 @@ impl Priority {
     pub const PASSED_MAX: u32 = 8;
 
     /// True for the class of a claim that names none.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     pub fn is_normal(&self) -> bool {
         *self == Self::Normal
     }
