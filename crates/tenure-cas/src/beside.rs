@@ -12,7 +12,8 @@
 //!
 //! **Why no place is left when its owner has left (L8).** Another client may have read the place, and be about to
 //! move it up. So a release removes the place, and reads the cell after that. If the place has moved up, the
-//! release finds it in the queue. No client moves a place up into a long queue, and a client that has read a
+//! release finds it in the queue. No client moves a place up into a long queue, unless the turn of the one that has
+//! waited longest has come, which the cell says; and a client that has read a
 //! shorter queue compares a version that is gone. Otherwise the release writes the cell, which bars that client.
 //!
 //! **Why no waiter is overtaken (L7).** Keys grow in the order of arrival. A client that writes a cell without
@@ -28,11 +29,11 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{Audience, Claim, LockName, Moment, OwnerId, locked};
+use tenure_core::{Audience, Claim, LockName, Moment, OwnerId, Priority, locked};
 use tenure_ledger::{Ledger, LedgerError, Place, Rules, Unseen};
 
 use crate::{
-    cell::{CellReading, Overflow, Until},
+    cell::{CellReading, Overflow, Until, behind_class},
     encode::{is_long, split},
     memory::moment,
 };
@@ -41,6 +42,8 @@ use crate::{
 pub(crate) const FRONT: usize = 4;
 /// Places move up when only this many are left in the cell.
 pub(crate) const LOW: usize = 1;
+/// How many places of claims that hold together move up at the same time.
+const TOGETHER: usize = 16;
 
 /// A cell as it was read, and the store's clock at that time.
 pub(crate) struct Snapshot {
@@ -80,6 +83,8 @@ pub(crate) struct MovingUp {
     pub(crate) gone: Vec<String>,
     /// There may be more places next to it.
     pub(crate) is_more: bool,
+    /// The place that has waited longest was moved to the front: that is stored, even if the verb changes nothing.
+    pub(crate) is_advanced: bool,
 }
 
 impl Beside {
@@ -115,7 +120,7 @@ impl Snapshot {
         }
         let wakes = ledger.move_up(moment(now), rules, up);
         // With the same text the queue was no shorter before: places that have not expired now had not expired then.
-        let may_move = ledger.waiting() <= LOW;
+        let may_move = ledger.waiting() <= LOW || ledger.needs_whole_queue();
         let is_long = is_long(&state);
         Ok(Self { version, state, ledger, is_long, may_move, beside: overflow.map(Beside::of), wakes, now })
     }
@@ -145,10 +150,15 @@ impl Snapshot {
         let (is_whole, is_short) = (beside.is_whole, self.ledger.waiting() <= LOW);
         let (mut room, mut seen) = (FRONT.saturating_sub(self.ledger.waiting()), HashSet::new());
         let (mut up, mut rest, mut before, mut class) = (Vec::new(), 0, 0, None);
+        let mut rest_ahead = 0;
         let mut gone = std::mem::take(&mut beside.emptied);
         let live =
             beside.first.iter().filter_map(|(_, place)| place.as_ref()).filter(|place| !place.is_over(now));
-        let longest = self.ledger.longest_of(live);
+        let (is_advanced, longest) = match is_whole {
+            true => self.ledger.advance_longest_of(live),
+            false => (false, None),
+        };
+        let counts = self.ledger.counts_grants();
         for (key, place) in std::mem::take(&mut beside.first) {
             let waits = |place: &Place| {
                 !place.is_over(now) && !self.ledger.knows(place.owner()) && seen.insert(place.owner())
@@ -158,12 +168,16 @@ impl Snapshot {
                 |place: &Place| longest.as_ref().is_some_and(|longest| longest.owner() == place.owner());
             // Not of two classes: those in the cell would stay ahead of the next ones of the higher class.
             let is_of_class = |place: &Place| class.is_none_or(|class| class == place.priority());
-            let has_room = |place: &Place| room > 0 || place.is_shared();
+            // Those that hold together move up together; where classes count, no more than are stated.
+            let has_room = |place: &Place| room > 0 || place.is_shared() && !counts && up.len() < TOGETHER;
             let moves = |place: &Place| {
                 is_longest(place) || is_short && rest == 0 && is_of_class(place) && has_room(place)
             };
             if place.as_ref().is_some_and(|place| !moves(place)) {
                 rest += 1;
+                let is_ahead = |(claim, place): (&Claim, &Place)| place.priority() >= claim.priority;
+                let claim = asker.map(|(claim, _)| claim);
+                rest_ahead += usize::from(claim.zip(place.as_ref()).is_some_and(is_ahead));
                 continue;
             }
             before += usize::from(asker.is_some_and(|(_, until)| until.is_behind(&key)));
@@ -175,19 +189,22 @@ impl Snapshot {
             up.extend(place.map(|place| longest.clone().filter(|_| is_longest(&place)).unwrap_or(place)));
         }
         let (ahead, has_place) = (beside.ahead.saturating_sub(before), beside.own.is_some());
+        self.ledger.leave_out(Unseen { is_partial: !is_whole || rest > 0, ..Unseen::default() });
         self.wakes.extend(self.ledger.move_up(now, rules, up));
         let ahead = match asker {
             Some((claim, _)) if self.ledger.knows(claim.owner) => 0,
             Some(_) if has_place => ahead,
-            _ => ahead.max(rest),
+            Some(_) => ahead.max(rest_ahead),
+            None => ahead.max(rest),
         };
-        let (places, up) = (ahead.max(rest), MovingUp { gone, is_more: !is_whole || rest > 0 });
+        let is_more = !is_whole || rest > 0;
+        let (places, up) = (ahead.max(rest), MovingUp { gone, is_more, is_advanced });
         // A claim that has its place next to the cell, or gets it there, passes none in the cell.
         let stands =
             |claim: &Claim| (has_place || self.is_full(Some(&up))) && !self.ledger.knows(claim.owner);
         let passed = |claim: &Claim| self.ledger.behind_newcomer(claim.priority);
         let ahead = ahead + asker.map(|(claim, _)| claim).filter(|claim| stands(claim)).map_or(0, passed);
-        self.ledger.leave_out(Unseen { ahead, places });
+        self.ledger.leave_out(Unseen { ahead, places, is_partial: is_more });
         Some(up)
     }
 }
@@ -278,12 +295,12 @@ impl OwnPlaces {
         self.with(name, owner, |waiter| waiter.is_answered = true);
     }
 
-    /// How far places are counted for this owner: to its own, or to the end until a claim of it was answered.
-    pub(crate) fn until(&self, name: &LockName, owner: OwnerId) -> Until {
+    /// How far places are counted for this owner: to its own, or to the end of its class until a claim of it was answered.
+    pub(crate) fn until(&self, name: &LockName, (owner, priority): (OwnerId, Priority)) -> Until {
         let until = |waiter: &mut OwnWaiter| match &waiter.key {
             Some(key) => Until::Key(key.clone()),
             None if waiter.is_answered => Until::Nothing,
-            None => Until::End,
+            None => behind_class(priority),
         };
         self.with(name, owner, until).unwrap_or_default()
     }

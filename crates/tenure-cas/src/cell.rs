@@ -261,6 +261,16 @@ pub(crate) fn class_of_keys(priority: Priority) -> &'static str {
     }
 }
 
+/// Up to the end of this class: see [`class_of_keys`].
+pub(crate) fn behind_class(priority: Priority) -> Until {
+    match priority {
+        Priority::Urgent => Until::Class(","),
+        Priority::High => Until::Class("-"),
+        Priority::Normal => Until::Class("~"),
+        Priority::Low => Until::End,
+    }
+}
+
 /// The separator between the name of a lock and the key of a place next to it, in a store that keeps both in one
 /// table: no name of a lock has it.
 pub const BESIDE: char = '\u{1}';
@@ -336,6 +346,8 @@ pub enum Until {
     Nothing,
     /// Up to this key.
     Key(String),
+    /// Up to the first key that begins with this or is behind it.
+    Class(&'static str),
     /// All places of this lock.
     End,
 }
@@ -346,6 +358,7 @@ impl Until {
         match self {
             Self::Nothing => false,
             Self::Key(own) => key < own.as_str(),
+            Self::Class(bound) => key.rsplit(BESIDE).next().is_some_and(|key| key < *bound),
             Self::End => true,
         }
     }

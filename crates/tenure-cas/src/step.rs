@@ -146,7 +146,12 @@ pub(crate) struct StepStart {
 impl StepStart {
     fn new(rules: &Rules, now: Duration, tolerance: Duration, relied_on: u32) -> Self {
         let (claim_ttl, place_ttl) = (rules.claim_ttl + tolerance, rules.place_ttl + tolerance);
-        Self { rules: Rules { claim_ttl, place_ttl, ..*rules }, now: moment(now), tolerance, relied_on }
+        Self {
+            rules: Rules { claim_ttl, place_ttl, longest_turns: LONGEST_TURNS, ..*rules },
+            now: moment(now),
+            tolerance,
+            relied_on,
+        }
     }
 }
 
@@ -221,6 +226,8 @@ pub(crate) fn crowded(rules: &Rules, waiting: usize) -> Rules {
     Rules { retry_max, place_ttl: rules.place_ttl.max(retry_max * 3), ..*rules }
 }
 
+/// How many claim ttls the waiter gets that has waited longest: where no hint reaches it, it asks every 2 s.
+const LONGEST_TURNS: u32 = 4;
 /// A waiter waits one second longer for each 50 that are ahead.
 const ASKS: u32 = 50;
 /// A waiter asks at most this many times less often than by the rules: every 10 s instead of 2 s.
@@ -316,6 +323,7 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         let (locks, name, verb) = (self.locks, self.name, self.verb);
         let is_unacknowledged = locks.shared.memory.settle_below(name, snapshot.version);
         if !is_unacknowledged
+            && !up.as_ref().is_some_and(|up| up.is_advanced)
             && snapshot.wakes.is_empty()
             && let Some(answer) =
                 verb.answer_unwritten(&snapshot.ledger, &locks.shared.rules, moment(snapshot.now))
@@ -324,8 +332,10 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         }
         let is_full = snapshot.is_full(up.as_ref());
         let stands = verb.claim().filter(|claim| is_full && !snapshot.ledger.knows(claim.owner));
-        let must_count =
-            stands.is_some_and(|claim| !claim.priority.is_normal() && !snapshot.ledger.counts_grants());
+        let is_advanced = up.as_ref().is_some_and(|up| up.is_advanced);
+        let is_first_of_classes =
+            |claim: &Claim| !claim.priority.is_normal() && !snapshot.ledger.counts_grants();
+        let must_write = is_advanced || stands.is_some_and(is_first_of_classes);
         let own = snapshot.beside.as_mut().and_then(|beside| beside.own.take());
         let (is_there, may_move) = (snapshot.version != 0, snapshot.may_move);
         let named = |error: BackendError| CellError::Refused(error.with("lock", name));
@@ -336,12 +346,13 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
         if let Some(claim) = stands.filter(|_| yields)
             && let Some(place) = draft.ledger.take_place(claim.owner)
         {
-            return locks.stand_beside(over, claim, (own, place, must_count), draft).await;
+            return locks.stand_beside(over, claim, (own, place, must_write), draft).await;
         }
         draft.patience = self.patience(yields);
         // A write of this process that may still come is barred by one more: only then the answer is final. Where
         // there is no cell any more, none can come.
-        let is_written = draft.change.changed || verb.is_confirmed(&draft.change.answer, may_move);
+        let is_written =
+            draft.change.changed || is_advanced || verb.is_confirmed(&draft.change.answer, may_move);
         if is_there && (is_written || is_unacknowledged) {
             let is_kept = reliance(self.tries.relied_on()) == Reliance::Found
                 && draft.ledger.shows_an_expired_owner(moment(draft.now));
@@ -368,7 +379,8 @@ impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
     /// The present cell, with the first places next to it moved up.
     async fn look(&mut self, over: &C::Connection) -> Result<(Snapshot, Option<MovingUp>), CellError> {
         let (locks, claim) = (self.locks, self.verb.claim());
-        let until = claim.map(|claim| locks.shared.own_places.until(self.name, claim.owner));
+        let until =
+            claim.map(|claim| locks.shared.own_places.until(self.name, (claim.owner, claim.priority)));
         let mut look = ReadRequest { until: until.unwrap_or_default(), creates: V::CREATES, whole: false };
         // The answer to a write has no places next to the cell. Only a renewal does not need them.
         let mut reading = match self.found.take().filter(|_| !V::WAITS) {
@@ -453,7 +465,7 @@ impl<C: Cell> Locks<C> {
         let seen = self.shared.memory.seen(name)?;
         let is_fresh = seen.is_fresh(self.shared.host.now());
         let mut ledger = seen.ledger;
-        ledger.leave_out(Unseen::default());
+        ledger.leave_out(Unseen { is_partial: seen.is_long, ..Unseen::default() });
         ledger.rely(Reliance::Unknown);
         let (shown, is_over) = (ledger.shown(), ledger.shows_an_expired_owner(moment(now)));
         // A claim must see the places next to the cell, and so must a verb that moves them up.
@@ -494,6 +506,9 @@ impl<C: Cell> Locks<C> {
         let Snapshot { version, state: before, mut ledger, is_long: was_long, wakes, now, .. } = snapshot;
         let tolerance = self.shared.memory.tolerance();
         let (shown, is_over) = (ledger.shown(), ledger.shows_an_expired_owner(moment(now)));
+        if up.is_none() && was_long {
+            ledger.leave_out(Unseen { is_partial: true, ..Unseen::default() });
+        }
         ledger.rely(reliance(relied_on));
         let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, now, tolerance, relied_on));
         let mut change = change.map_err(|error| self.cell.error(VerbError::Ledger(error)))?;
@@ -580,16 +595,16 @@ impl<C: Cell> Locks<C> {
         &self,
         over: &C::Connection,
         claim: &Claim,
-        (own, place, must_count): (Option<Place>, Place, bool),
+        (own, place, must_write): (Option<Place>, Place, bool),
         mut draft: Draft<A>,
     ) -> Result<Tried<A>, CellError> {
         // In four cases the cell is written before the waiter is answered. The turn of another owner has come (L6).
         // The cell has no owner left, and the owners of the first places next to it have left without a release: no
         // other client writes the cell then, and the waiters behind them would wait indefinitely. Or there are places
         // next to the cell without a mark in its text, because an older version of Tenure wrote it. Or grants are counted
-        // from now on, because this waiter is of another class than those before.
+        // from now on, because this waiter is of another class than those before; or the one that has waited longest has moved.
         let is_stuck = draft.ledger.is_deserted() && !draft.gone.is_empty();
-        if !draft.change.wakes.is_empty() || is_stuck || must_count || !draft.was_long() {
+        if !draft.change.wakes.is_empty() || is_stuck || must_write || !draft.was_long() {
             draft.patience = Patience::Brief;
             let written = self.write(over, &claim.name, draft).await?;
             return Ok(if let Tried::Done(_) = written { Tried::Overtaken(None) } else { written });

@@ -1,7 +1,7 @@
 //! Classes of waiters: a cell answers as the ledger does while its places are in it, and grants in the order of classes when most
 //! places are next to it.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use tenure_cas::Locks;
 use tenure_core::{
@@ -91,7 +91,15 @@ async fn a_cell_answers_in_classes_as_the_ledger_does() {
 /// longest, wherever its place is.
 #[tokio::test(start_paused = true)]
 async fn urgent_waiters_pass_those_next_to_a_cell_and_the_longest_waiter_has_its_turn() {
+    // Places of claims that can hold together move up together.
+    for mode in [Mode::Exclusive, Mode::permit(NonZeroU32::MIN)] {
+        urgent_waiters_pass(mode).await;
+    }
+}
+
+async fn urgent_waiters_pass(mode: Mode) {
     let (locks, _) = locks();
+    let claim = |number, priority| claim(number, priority).with_mode(mode);
     let mut holder = claim(0, Priority::Normal);
     locks.claim(&holder).await.unwrap();
     let mut waiting: Vec<Claim> = Vec::new();

@@ -401,8 +401,11 @@ impl Ledger {
     fn hand_on(&mut self, now: Moment, rules: &Rules, wakes: &mut WakeList) {
         let mut bells = BELLS;
         let mut at = 0;
-        self.advance_longest();
-        while let Some(place) = self.queue.get(at) {
+        loop {
+            if self.advance_longest() {
+                at = 0;
+            }
+            let Some(place) = self.queue.get(at) else { return };
             if !place.turn {
                 if bells > 0 {
                     wakes.push((Audience::Waiters, place.owner));
@@ -417,7 +420,9 @@ impl Ledger {
             }
             let place = self.queue.remove(at).expect("BUG: the place was there a line ago");
             self.count_grant(place.priority, place.longest);
-            let claim_ttl = if place.far { rules.claim_ttl * 2 } else { rules.claim_ttl };
+            // One that was moved to the front may not know yet that its turn is near.
+            let turns = if place.longest { rules.longest_turns } else { 1 };
+            let claim_ttl = rules.claim_ttl * turns.max(1 + u32::from(place.far));
             self.holders.push(Holder {
                 owner: place.owner,
                 mode: place.mode,
@@ -431,17 +436,27 @@ impl Ledger {
         }
     }
 
-    /// The place that has waited longest, if its turn has come and it is one of these, which the store keeps behind the queue: it
-    /// must be moved to the front.
-    pub fn longest_of<'a>(&self, behind: impl Iterator<Item = &'a Place>) -> Option<Place> {
+    /// Moves the place that has waited longest to the front if its turn has come. If it is one of these, which the store keeps
+    /// behind the queue, it is returned, and must be put there. True if the order has changed.
+    pub fn advance_longest_of<'a>(
+        &mut self,
+        behind: impl Iterator<Item = &'a Place>,
+    ) -> (bool, Option<Place>) {
         if !self.needs_whole_queue() {
-            return None;
+            return (false, None);
         }
         let mut all = self.clone();
+        all.unseen = Unseen::default();
         behind.cloned().for_each(|place| all.add(place));
-        all.advance_longest();
-        let longest = all.queue.pop_front()?;
-        (!self.has_place(longest.owner)).then_some(longest)
+        let is_moved = all.advance_longest();
+        self.passed = all.passed;
+        let Some(longest) = all.queue.pop_front().filter(|_| is_moved) else { return (false, None) };
+        if let Some(at) = self.queue.iter().position(|place| place.owner == longest.owner) {
+            self.queue.remove(at);
+            self.queue.push_front(longest);
+            return (true, None);
+        }
+        (true, Some(longest))
     }
 
     /// Moves the place that has waited longest to the front if its turn has come. True if it did.
@@ -450,13 +465,20 @@ impl Ledger {
     /// in no class.
     // L7.
     fn advance_longest(&mut self) -> bool {
-        if !self.needs_whole_queue() {
+        if !self.needs_whole_queue() || self.unseen.is_partial {
             return false;
         }
         self.compared_all = true;
         let mut first: [Option<(u64, usize)>; Priority::ALL.len()] = Default::default();
         for (at, place) in self.queue.iter().enumerate().filter(|(_, place)| place.turn) {
             first[place.priority as usize].get_or_insert((place.since_ms, at));
+        }
+        let is_normal =
+            |(class, first): (usize, &Option<_>)| first.is_none() || class == Priority::Normal as usize;
+        if first.iter().enumerate().all(is_normal) {
+            // All that are left are of the default class: no other one passes them.
+            self.passed = None;
+            return false;
         }
         // Of two that came in the same millisecond, the one of the lower class.
         let Some((_, at)) = first.into_iter().flatten().min_by_key(|(since_ms, _)| *since_ms) else {
@@ -490,7 +512,7 @@ impl Ledger {
 
     /// A queue that is empty has passed no waiter.
     fn forget_count(&mut self) {
-        if self.queue.is_empty() && self.unseen.places == 0 {
+        if self.queue.is_empty() && self.unseen.places == 0 && !self.unseen.is_partial {
             self.passed = None;
         }
     }
@@ -812,6 +834,8 @@ pub struct Unseen {
     pub ahead: usize,
     /// All live places that were left out. Counts for the maximum length of the queue.
     pub places: usize,
+    /// There may be others, of which nothing is known: no place is compared with them, and the queue is not empty.
+    pub is_partial: bool,
 }
 
 /// A waiter's entry in the queue.
@@ -859,6 +883,11 @@ impl Place {
     /// Its owner.
     pub fn owner(&self) -> OwnerId {
         self.owner
+    }
+
+    /// How it will hold.
+    pub fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// True if it waits for a turn; false if it is only notified.

@@ -12,6 +12,9 @@ pub struct Rules {
     /// Behind this many others a waiter may poll for its turn as rarely as once in a claim ttl, and gets two claim
     /// ttls to claim the lock; `None` where every waiter is notified immediately.
     pub far: Option<usize>,
+    /// How many claim ttls the waiter gets that was moved to the front because it has waited longest: 1, and more where a waiter
+    /// that was far back asks rarely.
+    pub longest_turns: u32,
     /// How long a place lasts if its claim is not repeated: 6 s, three times [`retry_max`](Self::retry_max).
     pub place_ttl: Duration,
     /// The longest sleep of a waiter before it asks again: 2 s.
@@ -55,6 +58,7 @@ impl Default for Rules {
         Self {
             claim_ttl: Timing::CLAIM_TTL,
             far: None,
+            longest_turns: 1,
             place_ttl: Timing::PLACE_TTL,
             retry_max: Timing::RETRY_MAX,
             places_max: 4096,

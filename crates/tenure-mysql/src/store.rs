@@ -92,6 +92,7 @@ impl Cell for RowStore {
         let until = match &look.until {
             Until::Nothing => "",
             Until::Key(key) => key,
+            Until::Class(bound) => bound,
             Until::End => sql::LAST,
         };
         let may_delete = session.may_delete();

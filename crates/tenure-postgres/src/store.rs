@@ -8,8 +8,8 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_cas::{
-    Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, END, Listed, Locks, NewCell,
-    NewPlace, Newcomer, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, Until, VerbError,
+    BESIDE, Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, END, Listed, Locks,
+    NewCell, NewPlace, Newcomer, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, Until, VerbError,
     WriteAnswer, WrittenCell, listed, promises, slot_row, stop_row,
 };
 use tenure_client::Channels;
@@ -417,6 +417,7 @@ impl RowStore {
         let until = match &look.until {
             Until::Nothing => String::new(),
             Until::Key(key) => key.clone(),
+            Until::Class(bound) => format!("{name}{BESIDE}{bound}"),
             Until::End => format!("{name}{END}"),
         };
         let most = if look.whole { PLACES } else { READ };

@@ -25,7 +25,10 @@ pub struct Config {
 impl Config {
     /// The file at `path`, with defaults.
     pub fn new(path: impl AsRef<Path>) -> Self {
-        Self { path: path.as_ref().to_owned(), rules: Rules { far: Some(FAR), ..Rules::default() } }
+        Self {
+            path: path.as_ref().to_owned(),
+            rules: Rules { far: Some(FAR), longest_turns: 2, ..Rules::default() },
+        }
     }
 
     /// Reads `sqlite:PATH`, with `?claim_ttl=DURATION` after it.

@@ -1,7 +1,7 @@
 //! `Front`: a lock as it is in its rows, with the part of its queue that a verb needs.
 
 use rusqlite::{Connection, OptionalExtension, Row};
-use tenure_core::{LockName, Moment, OwnerId, Priority};
+use tenure_core::{LockName, Mode, Moment, OwnerId, Priority};
 use tenure_ledger::{Ledger, Place, Rules, Unseen};
 
 use crate::{clock::micros, error::RowError, sql, unsigned::Unsigned};
@@ -70,6 +70,7 @@ struct PlaceRow {
     number: i64,
     owner: OwnerId,
     ends_us: u64,
+    mode: Mode,
     /// It is ahead of its class.
     is_ahead: bool,
 }
@@ -114,6 +115,7 @@ impl Front {
             number: *number,
             owner: place.owner(),
             ends_us: place.ends_us(),
+            mode: place.mode(),
             is_ahead: place.is_ahead_of_its_class(),
         });
         let places = places.collect();
@@ -145,7 +147,8 @@ impl Front {
         let is_known = |place: &Place| {
             let is_row = |row: &PlaceRow| {
                 let is_live = row.ends_us > self.read_at_us;
-                is_live && row.owner == place.owner() && row.is_ahead == place.is_ahead_of_its_class()
+                let is_same = row.mode == place.mode() && row.is_ahead == place.is_ahead_of_its_class();
+                is_live && row.owner == place.owner() && is_same
             };
             self.places.iter().any(is_row)
         };
@@ -318,5 +321,5 @@ fn unseen(
     // Numbers have gaps where places were given up. The places themselves are counted only where gaps may mislead.
     let is_near_bound = own.is_none() && look.places.saturating_add(between(end)) >= most;
     let places = if is_near_bound { count(sql::COUNT_PLACES, end, most)? } else { 0 };
-    Ok(Unseen { ahead, places })
+    Ok(Unseen { ahead, places, is_partial: false })
 }

@@ -275,8 +275,8 @@ impl PolledLock {
             place.number = number.query_row(ours, |row| row.get(0)).optional()?;
         }
         // Numbers have gaps where places were given up, so fewer may be ahead. Without a place it has its turn, or must ask.
-        let (own, front) = (place.number.unwrap_or(0), seen.front.unwrap_or(i64::MAX));
-        place.ahead = place.ahead.min(usize::try_from(own.saturating_sub(front)).unwrap_or(0));
+        let left = place.number.zip(seen.front).map_or(0, |(own, front)| own.saturating_sub(front));
+        place.ahead = place.ahead.min(usize::try_from(left).unwrap_or(0));
         Ok(seen)
     }
 }

@@ -220,3 +220,19 @@ async fn an_owner_that_takes_its_place_anew_does_not_hide_those_behind() {
         twins.play(&step).await;
     }
 }
+
+/// L7: the row of a place that is taken anew in another mode was removed, and no other one was written.
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_asks_in_another_mode_is_queued_anew() {
+    let mut twins = Twins::new(vec![Mode::Exclusive; CLIENTS], vec![Priority::Normal; CLIENTS]);
+    let claim = |client| Step::Claim { client, wait: WaitMode::Turn };
+    for client in [0, 1, 2] {
+        twins.play(&claim(client)).await;
+    }
+    twins.owners[1].1 = Mode::READ;
+    twins.play(&claim(1)).await;
+    twins.owners[2].1 = Mode::READ;
+    for step in [claim(2), claim(1), Step::Release { client: 0 }, claim(1), claim(2)] {
+        twins.play(&step).await;
+    }
+}

@@ -307,12 +307,13 @@ impl Lock {
     /// Of nine grants to waiters in a row, one goes to the waiter that has waited longest, of whatever class. So no waiter waits
     /// indefinitely: with n waiters before it, it is granted the lock after at most 9(n + 1) grants.
     ///
-    /// A claim of another class than the default takes no part in [local turns](Self::fifo). Those of the default class may pass it
-    /// once, for 10 ms and the hold that was begun. On PostgreSQL, MySQL and MariaDB up to four waiters that are already at the
-    /// front of the queue stay ahead of it.
+    /// Tasks of one process queue in their own class. A claim of another class than the default takes no part in
+    /// [local turns](Self::fifo). Those of the default class may pass it once, for 10 ms and the hold that was begun. On PostgreSQL,
+    /// MySQL and MariaDB up to four waiters that are already at the front of the queue stay ahead of it; of claims that can hold
+    /// together up to sixteen.
     ///
-    /// A version of Tenure without this method waits in its turn, and its waiters count as those of the lowest class that waits.
-    /// While such clients write, the classes of waiters may be lost, and their order may be that of arrival.
+    /// The waiters of a version of Tenure without this method count as those of the lowest class that waits. While such clients
+    /// wait or hold, the order may be that of arrival, and nothing bounds how often a waiter is passed: update all clients first.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -20,15 +20,16 @@ local function hand_on(value, me, bells)
   bells = bells or 2
   while true do
     local owners = call('ZRANGE', queue, string.format('%d', at), string.format('%d', at + chunk - 1))
-    if not owners[1] then return value end
+    if not owners[1] then
+      if at == 0 and passed then call('HDEL', who, 'passed') end
+      return value
+    end
     local n = #owners
     owners[n + 1] = 'passed'
     local details = call('HMGET', who, unpack(owners))
     owners[n + 1] = nil
-    -- Only before the first grant: what a claim of several permits makes room for is one turn.
-    local moved = details[n + 1] and not passed and classes().advance(tonumber(details[n + 1]))
     passed = tonumber(details[n + 1])
-    if moved then owners = {} end
+    if passed and classes().advance(passed) then owners, at = {}, 0 end
     for i, owner in ipairs(owners) do
       local mode, kind, rest = string.match(details[i] or '', '^([^:]*):([^:]*):(.*)$')
       if not mode then
@@ -53,6 +54,7 @@ local function hand_on(value, me, bells)
             classes().count(owner, passed, true)
             passed = tonumber(call('HGET', who, 'passed'))
           end
+          local is_due = passed and passed >= 8
           if mode == 'x' then
             drop_place(owner)
             -- A waiter that was passed keeps waiting: the release of this holder hands it the lock.
@@ -62,6 +64,8 @@ local function hand_on(value, me, bells)
           else
             value = together().share(owner, mode, '0:' .. rest, tonumber(claim_ttl), value, nil, true)
           end
+          -- The next one may be another.
+          if is_due then break end
         end
       end
     end

@@ -25,9 +25,9 @@ local function stand(value)
       local last, class = waiting > 0 and tonumber(call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2]), tonumber(ARGV[11] or 0)
       if last and last >= (class + 1) * CLASS and class < 1 then
         -- It comes before those of lower classes.
-        local below = string.format('(%.0f', (class + 1) * CLASS)
-        last = tonumber(call('ZREVRANGEBYSCORE', queue, below, '-inf', 'WITHSCORES', 'LIMIT', '0', '1')[2])
         rank = classes().ahead_of(class)
+        local before = string.format('%d', rank - 1)
+        last = rank > 0 and tonumber(call('ZRANGE', queue, before, before, 'WITHSCORES')[2])
       end
       local arrival = math.max(last or class * CLASS, class * CLASS) + 1
       call('HSET', who, owner, mode .. ':' .. wait .. ':' .. now .. ':' .. ARGV[9])
@@ -49,7 +49,7 @@ local function stand(value)
       if call('PTTL', who) < place_ttl + SLACK then call('PEXPIRE', who, over) end
     end
     -- Last, because it makes the key if there is none.
-    if counts then call('HSETNX', who, 'passed', '0') end
+    if counts and call('HEXISTS', who, 'passed') == 0 then call('HSET', who, 'passed', '0') end
     kind, ahead, before = 2, wait == 't' and rank or 0, rank
   end
   local seen, soonest = {before}, left < 0 and retry_max or left

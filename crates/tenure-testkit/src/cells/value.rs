@@ -64,7 +64,7 @@ impl Cells {
         let first = places().take(most).map(|(key, state)| (key.clone(), state.clone())).collect();
         let own = match &look.until {
             Until::Key(key) => places().find(|(known, _)| *known == key).map(|(_, state)| state.clone()),
-            Until::Nothing | Until::End => None,
+            Until::Nothing | Until::Class(_) | Until::End => None,
         };
         let ahead = places().filter(|(key, _)| look.until.is_behind(key)).count();
         CellReading {

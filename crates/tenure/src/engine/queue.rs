@@ -1,4 +1,4 @@
-//! The waiters of this process for each lock, in order of arrival (L7). Only the first few ask the store.
+//! The waiters of this process for each lock and class, in order of arrival (L7). Only the first few ask the store.
 //!
 //! The store sets how many ([`Promises::places`](tenure_core::Promises::places)); for a mutex it is one, if the
 //! store mints tokens in blocks ([`LocalQueueing`]). A waiter joins, is admitted, reports the store's answers, and
@@ -29,7 +29,7 @@ use std::{
 use foldhash::HashMap;
 use tenure_core::{
     BackendError, Claim, ErrorKind, FencingToken, Grant, HolderView, Host, Label, LockName, Mode, Moment,
-    Outcome, OwnerId, Timing, locked,
+    Outcome, OwnerId, Priority, Timing, locked,
 };
 use tokio::sync::Notify;
 
@@ -66,22 +66,23 @@ pub(crate) struct LocalQueues {
     places: Option<usize>,
     /// The store mints a block of tokens when it grants.
     mints_blocks: bool,
-    queues: Mutex<Queues>,
+    /// For each class: no waiter stands behind one of another class here. Only those of the default class share a lease.
+    classes: [Mutex<Queues>; Priority::ALL.len()],
 }
 
 impl LocalQueues {
     pub(crate) fn new(places: Option<usize>, mints_blocks: bool) -> Self {
-        Self { places, mints_blocks, queues: Mutex::default() }
+        Self { places, mints_blocks, classes: Default::default() }
     }
 
     /// Forgets queues that exist only for an idle lease that has ended.
     pub(crate) fn forget_ended(&self) {
-        forget_ended(&mut locked(&self.queues));
+        forget_ended(&mut self.lock(Priority::Normal));
     }
 
     /// The number of locks that have a queue here.
     pub(crate) fn len(&self) -> usize {
-        locked(&self.queues).len()
+        Priority::ALL.into_iter().map(|class| self.lock(class).len()).sum()
     }
 
     /// Joins the queue of this lock, where there is one. `release` is for a lease that was passed on to this waiter
@@ -93,14 +94,12 @@ impl LocalQueues {
         timing: Timing,
         release: &'a ReleaseLease<'a>,
     ) -> Option<LocalWaiter<'a>> {
-        // The store knows the classes. A waiter of one that is not the default would stand behind others here.
-        if !options.priority.is_normal() {
-            return None;
-        }
+        let class = options.priority;
         let is_one = options.queueing != LocalQueueing::Off && self.mints_blocks;
         let places = if is_one { 1 } else { self.places? };
         // A cap counts from the acquisition of the first holder.
-        let shares = is_one && options.queueing == LocalQueueing::HandOver && options.max_hold.is_none();
+        let hands_over = options.queueing == LocalQueueing::HandOver && class.is_normal();
+        let shares = is_one && hands_over && options.max_hold.is_none();
         let terms = || LeaseTerms {
             ttl: timing.ttl(),
             label: options.label.clone(),
@@ -114,7 +113,7 @@ impl LocalQueues {
             terms: shares.then(terms),
             notify: notify.clone(),
         };
-        let mut queues = self.lock();
+        let mut queues = self.lock(class);
         let queue = match queues.get(name) {
             Some(queue) => queue.clone(),
             None => {
@@ -124,7 +123,7 @@ impl LocalQueues {
         };
         // Before the map is unlocked, because a queue without waiters is removed from it.
         let number = locked(&queue).add(waiter);
-        Some(LocalWaiter { queues: self, name, queue, number, notify, release })
+        Some(LocalWaiter { queues: self, name, class, queue, number, notify, release })
     }
 
     /// Passes a lease on to the first waiter, if that waiter accepts its terms and may have it; `keep` sees it
@@ -140,7 +139,7 @@ impl LocalQueues {
 
     /// Whether the lease of this owner may be passed on.
     pub(crate) fn is_shared(&self, name: &LockName, owner: OwnerId) -> bool {
-        let queues = self.lock();
+        let queues = self.lock(Priority::Normal);
         queues
             .get(name)
             .is_some_and(|queue| locked(queue).lease.as_ref().is_some_and(|lease| lease.owner == owner))
@@ -148,7 +147,7 @@ impl LocalQueues {
 
     fn with_lease(&self, cell: &HoldCell, is_passed: impl FnOnce(&mut LocalQueue) -> bool) -> bool {
         let name = &cell.grant().name;
-        let mut queues = self.lock();
+        let mut queues = self.lock(Priority::Normal);
         let Some(queue) = queues.get(name).cloned() else { return false };
         let mut queue = locked(&queue);
         if queue.lease.as_ref().is_none_or(|lease| lease.owner != cell.owner()) {
@@ -165,9 +164,9 @@ impl LocalQueues {
         false
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<LockName, Arc<Mutex<LocalQueue>>>> {
+    fn lock(&self, class: Priority) -> MutexGuard<'_, Queues> {
         // OK because a map is consistent whenever code that can panic runs.
-        locked(&self.queues)
+        locked(&self.classes[class as usize])
     }
 }
 
@@ -207,6 +206,7 @@ pub(crate) enum Admission {
 pub(crate) struct LocalWaiter<'a> {
     queues: &'a LocalQueues,
     name: &'a LockName,
+    class: Priority,
     queue: Arc<Mutex<LocalQueue>>,
     number: u64,
     notify: Arc<Notify>,
@@ -360,7 +360,7 @@ impl LocalWaiter<'_> {
 
 impl Drop for LocalWaiter<'_> {
     fn drop(&mut self) {
-        let mut queues = self.queues.lock();
+        let mut queues = self.queues.lock(self.class);
         let mut queue = self.lock();
         let state = queue.waiters.remove(&self.number).map(|waiter| waiter.state);
         queue.admitted.remove(&self.number);
