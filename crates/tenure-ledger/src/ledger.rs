@@ -36,7 +36,8 @@ pub struct Ledger {
     fence: u64,
     holders: Vec<Holder>,
     queue: VecDeque<Place>,
-    /// How many grants to waiters there were since one that had waited longest; `None` while all places are of one class.
+    /// How many grants to waiters there were since one that had waited longest. `None` while all places are of the default class;
+    /// once one was of another class, until the queue is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     passed: Option<u32>,
     /// The memo that a holder stored with the lock.
@@ -449,7 +450,6 @@ impl Ledger {
         all.unseen = Unseen::default();
         behind.cloned().for_each(|place| all.add(place));
         let is_moved = all.advance_longest();
-        self.passed = all.passed;
         let Some(longest) = all.queue.pop_front().filter(|_| is_moved) else { return (false, None) };
         if let Some(at) = self.queue.iter().position(|place| place.owner == longest.owner) {
             self.queue.remove(at);
@@ -472,13 +472,6 @@ impl Ledger {
         let mut first: [Option<(u64, usize)>; Priority::ALL.len()] = Default::default();
         for (at, place) in self.queue.iter().enumerate().filter(|(_, place)| place.turn) {
             first[place.priority as usize].get_or_insert((place.since_ms, at));
-        }
-        let is_normal =
-            |(class, first): (usize, &Option<_>)| first.is_none() || class == Priority::Normal as usize;
-        if first.iter().enumerate().all(is_normal) {
-            // All that are left are of the default class: no other one passes them.
-            self.passed = None;
-            return false;
         }
         // Of two that came in the same millisecond, the one of the lower class.
         let Some((_, at)) = first.into_iter().flatten().min_by_key(|(since_ms, _)| *since_ms) else {

@@ -39,19 +39,13 @@ local function classes()
     local front = call('ZRANGE', queue, '0', '0', 'WITHSCORES')
     if not front[2] or tonumber(front[2]) < -2 * CLASS then return false end
     local longest, came, at
-    local others = false
     for class = 1, -2, -1 do
       local from, below = string.format('%.0f', class * CLASS), string.format('(%.0f', (class + 1) * CLASS)
       local first = call('ZRANGEBYSCORE', queue, from, class == 1 and '+inf' or below, 'LIMIT', '0', '1')[1]
       local since = first and tonumber(string.match(call('HGET', who, first) or '', '^[^:]*:t:(%d+):'))
-      others = others or since and class ~= 0
       if since and (not came or since < came) then longest, came, at = first, since, class end
     end
-    if not others then
-      -- All that are left are of the default class: no other one passes them.
-      call('HDEL', who, 'passed')
-      return false
-    end
+    if not longest then return false end
     call('ZADD', queue, string.format('%.0f', -3 * CLASS + at + 2), longest)
     wrote = true
     return true
