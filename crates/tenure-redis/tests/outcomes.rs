@@ -62,7 +62,7 @@ const STORIES: &[(&str, &str)] = &[
     ("a lease has expired, and others are next", "a:x@1000 b:s c:s d:x +1500"),
     ("a lease has expired, and we were to be woken", "a:x@1000 b:w me:w +1500"),
     ("we are urgent, and one of a lower class waits", "a:x b:x me>"),
-    ("we are urgent, and nobody waits", "a:x me>"),
+    ("we are urgent, and no other waits", "a:x me>"),
     ("we are urgent, and one waits for more permits", "a:3 b:x me>"),
     ("we wait before one of a lower class", "a:x b:x me:x>"),
     ("we wait behind one of a higher class", "a:x me:x b:x>"),
