@@ -140,71 +140,84 @@ impl Snapshot {
         self.ledger.needs_whole_queue() && self.beside.as_ref().is_some_and(|beside| !beside.is_whole)
     }
 
+    /// The place that has waited longest moves to the front if its turn has come. True if it did; and its row, if it was next to
+    /// the cell.
+    fn take_longest(&mut self) -> (bool, Option<(String, Place)>) {
+        let now = moment(self.now);
+        let Some(beside) = self.beside.as_mut().filter(|beside| beside.is_whole) else {
+            return (false, None);
+        };
+        let live = beside.first.iter().filter_map(|(_, place)| place.as_ref());
+        let (is_advanced, longest) = self.ledger.advance_longest_of(live.filter(|place| !place.is_over(now)));
+        let row = longest.and_then(|longest| {
+            let is_it = |place: &Place| place.owner() == longest.owner();
+            let at = beside.first.iter().position(|(_, place)| place.as_ref().is_some_and(is_it))?;
+            Some((beside.first.remove(at).0, longest))
+        });
+        (is_advanced, row)
+    }
+
     /// The first places next to the cell move up into its queue if that is short, and the rest is counted. The one that has waited
     /// longest moves up when its turn has come. `asker`: the claim that asks, and how far places were counted for it.
     ///
     /// The places in the cell stay ahead of those next to it, whatever their classes.
     pub(crate) fn move_up(&mut self, asker: Option<(&Claim, &Until)>, rules: &Rules) -> Option<MovingUp> {
-        let now = moment(self.now);
+        let (now, claim) = (moment(self.now), asker.map(|(claim, _)| claim));
+        let is_counted = |key: &str| asker.is_some_and(|(_, until)| until.is_behind(key));
+        let (is_advanced, longest) = self.take_longest();
         let beside = self.beside.as_mut()?;
         let (is_whole, is_short) = (beside.is_whole, self.ledger.waiting() <= LOW);
         let (mut room, mut seen) = (FRONT.saturating_sub(self.ledger.waiting()), HashSet::new());
-        let (mut up, mut rest, mut before, mut class) = (Vec::new(), 0, 0, None);
-        let mut rest_ahead = 0;
+        let (mut up, mut class, mut before) = (Vec::new(), None, 0);
+        let (mut rest, mut rest_ahead) = (0, 0);
         let mut gone = std::mem::take(&mut beside.emptied);
-        let live =
-            beside.first.iter().filter_map(|(_, place)| place.as_ref()).filter(|place| !place.is_over(now));
-        let (is_advanced, longest) = match is_whole {
-            true => self.ledger.advance_longest_of(live),
-            false => (false, None),
-        };
+        if let Some((key, place)) = longest {
+            before += usize::from(is_counted(&key));
+            gone.push(key);
+            seen.insert(place.owner());
+            up.push(place);
+        }
         let counts = self.ledger.counts_grants();
         for (key, place) in std::mem::take(&mut beside.first) {
             let waits = |place: &Place| {
                 !place.is_over(now) && !self.ledger.knows(place.owner()) && seen.insert(place.owner())
             };
             let place = place.filter(waits);
-            let is_longest =
-                |place: &Place| longest.as_ref().is_some_and(|longest| longest.owner() == place.owner());
             // Not of two classes: those in the cell would stay ahead of the next ones of the higher class.
             let is_of_class = |place: &Place| class.is_none_or(|class| class == place.priority());
             // Those that hold together move up together; where classes count, no more than are stated.
             let has_room = |place: &Place| room > 0 || place.is_shared() && !counts && up.len() < TOGETHER;
-            let moves = |place: &Place| {
-                is_longest(place) || is_short && rest == 0 && is_of_class(place) && has_room(place)
-            };
-            if place.as_ref().is_some_and(|place| !moves(place)) {
+            let moves = |place: &Place| is_short && rest == 0 && is_of_class(place) && has_room(place);
+            if let Some(place) = place.as_ref().filter(|place| !moves(place)) {
                 rest += 1;
-                let is_ahead = |(claim, place): (&Claim, &Place)| place.priority() >= claim.priority;
-                let claim = asker.map(|(claim, _)| claim);
-                rest_ahead += usize::from(claim.zip(place.as_ref()).is_some_and(is_ahead));
+                rest_ahead += usize::from(claim.is_some_and(|claim| place.priority() >= claim.priority));
                 continue;
             }
-            before += usize::from(asker.is_some_and(|(_, until)| until.is_behind(&key)));
+            before += usize::from(is_counted(&key));
             gone.push(key);
-            room = room.saturating_sub(usize::from(place.is_some()));
-            if class.is_none() {
-                class = place.as_ref().filter(|place| !is_longest(place)).map(Place::priority);
+            if let Some(place) = place {
+                room = room.saturating_sub(1);
+                class = Some(place.priority());
+                up.push(place);
             }
-            up.extend(place.map(|place| longest.clone().filter(|_| is_longest(&place)).unwrap_or(place)));
         }
-        let (ahead, has_place) = (beside.ahead.saturating_sub(before), beside.own.is_some());
-        self.ledger.leave_out(Unseen { is_partial: !is_whole || rest > 0, ..Unseen::default() });
-        self.wakes.extend(self.ledger.move_up(now, rules, up));
-        let ahead = match asker {
-            Some((claim, _)) if self.ledger.knows(claim.owner) => 0,
-            Some(_) if has_place => ahead,
-            Some(_) => ahead.max(rest_ahead),
-            None => ahead.max(rest),
-        };
         let is_more = !is_whole || rest > 0;
-        let (places, up) = (ahead.max(rest), MovingUp { gone, is_more, is_advanced });
-        // A claim that has its place next to the cell, or gets it there, passes none in the cell.
-        let stands =
-            |claim: &Claim| (has_place || self.is_full(Some(&up))) && !self.ledger.knows(claim.owner);
-        let passed = |claim: &Claim| self.ledger.behind_newcomer(claim.priority);
-        let ahead = ahead + asker.map(|(claim, _)| claim).filter(|claim| stands(claim)).map_or(0, passed);
-        self.ledger.leave_out(Unseen { ahead, places, is_partial: is_more });
+        let (ahead, has_place) = (beside.ahead.saturating_sub(before), beside.own.is_some());
+        self.ledger.leave_out(Unseen { is_partial: is_more, ..Unseen::default() });
+        self.wakes.extend(self.ledger.move_up(now, rules, up));
+        let up = MovingUp { gone, is_more, is_advanced };
+        let (ahead, passed) = match claim {
+            None => (ahead.max(rest), 0),
+            Some(claim) if self.ledger.knows(claim.owner) => (0, 0),
+            // Its place is next to the cell, or will be: then it passes none in the cell.
+            Some(claim) if has_place => (ahead, self.ledger.behind_newcomer(claim.priority)),
+            Some(claim) if self.is_full(Some(&up)) => {
+                (ahead.max(rest_ahead), self.ledger.behind_newcomer(claim.priority))
+            }
+            Some(_) => (ahead.max(rest_ahead), 0),
+        };
+        let places = ahead.max(rest);
+        self.ledger.leave_out(Unseen { ahead: ahead + passed, places, is_partial: is_more });
         Some(up)
     }
 }

@@ -147,7 +147,7 @@ impl StepStart {
     fn new(rules: &Rules, now: Duration, tolerance: Duration, relied_on: u32) -> Self {
         let (claim_ttl, place_ttl) = (rules.claim_ttl + tolerance, rules.place_ttl + tolerance);
         Self {
-            rules: Rules { claim_ttl, place_ttl, longest_turns: LONGEST_TURNS, ..*rules },
+            rules: Rules { claim_ttl, place_ttl, rare_turns: RARE_TURNS, ..*rules },
             now: moment(now),
             tolerance,
             relied_on,
@@ -227,7 +227,7 @@ pub(crate) fn crowded(rules: &Rules, waiting: usize) -> Rules {
 }
 
 /// How many claim ttls the waiter gets that has waited longest: where no hint reaches it, it asks every 2 s.
-const LONGEST_TURNS: u32 = 4;
+const RARE_TURNS: u32 = 4;
 /// A waiter waits one second longer for each 50 that are ahead.
 const ASKS: u32 = 50;
 /// A waiter asks at most this many times less often than by the rules: every 10 s instead of 2 s.

@@ -10,6 +10,7 @@ use tenure_core::{
 use tenure_ledger::{Ledger, Rules};
 use tenure_testkit::{
     cells::CellStore,
+    chance::Chance,
     host::{PausedHost, pass},
 };
 
@@ -30,23 +31,11 @@ fn locks() -> (Locks<CellStore>, Arc<PausedHost>) {
     (Locks::new(CellStore::new(host.clone()), host.clone(), rules), host)
 }
 
-/// xorshift64: a test's chance only has to be repeatable.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % u64::try_from(n).unwrap()).unwrap()
-    }
-}
-
 /// L7: with no more waiters than a cell has places for.
 #[tokio::test(start_paused = true)]
 async fn a_cell_answers_in_classes_as_the_ledger_does() {
     for seed in 1..=30 {
-        let mut chance = Chance(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15));
+        let mut chance = Chance::new(seed);
         let (locks, host) = locks();
         let rules = Rules { place_ttl: TTL, claim_ttl: TTL, ..Rules::default() };
         let mut ledger = Ledger::new(0);

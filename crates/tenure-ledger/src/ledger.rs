@@ -421,9 +421,7 @@ impl Ledger {
             }
             let place = self.queue.remove(at).expect("BUG: the place was there a line ago");
             self.count_grant(place.priority, place.longest);
-            // One that was moved to the front may not know yet that its turn is near.
-            let turns = if place.longest { rules.longest_turns } else { 1 };
-            let claim_ttl = rules.claim_ttl * turns.max(1 + u32::from(place.far));
+            let claim_ttl = rules.claim_ttl * if place.far || place.longest { rules.rare_turns } else { 1 };
             self.holders.push(Holder {
                 owner: place.owner,
                 mode: place.mode,
@@ -678,7 +676,7 @@ impl Ledger {
         }
     }
 
-    /// True if grants are counted, because waiters of several classes wait.
+    /// True if grants are counted, because a waiter of another class than the default waits, or did since the queue was empty.
     pub fn counts_grants(&self) -> bool {
         self.passed.is_some()
     }

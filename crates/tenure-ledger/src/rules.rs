@@ -9,12 +9,12 @@ use tenure_core::{Mode, Timing};
 pub struct Rules {
     /// How long a waiter may take to claim the lock when its turn has come: 500 ms, several slow round trips.
     pub claim_ttl: Duration,
-    /// Behind this many others a waiter may poll for its turn as rarely as once in a claim ttl, and gets two claim
-    /// ttls to claim the lock; `None` where every waiter is notified immediately.
+    /// Behind this many others a waiter may poll for its turn as rarely as once in a claim ttl; `None` where every waiter is
+    /// notified immediately.
     pub far: Option<usize>,
-    /// How many claim ttls the waiter gets that was moved to the front because it has waited longest: 1, and more where a waiter
-    /// that was far back asks rarely.
-    pub longest_turns: u32,
+    /// How many claim ttls a waiter gets that may not know that its turn is near: one that came far back, and one that was moved
+    /// to the front because it has waited longest. 1 where every waiter is notified immediately.
+    pub rare_turns: u32,
     /// How long a place lasts if its claim is not repeated: 6 s, three times [`retry_max`](Self::retry_max).
     pub place_ttl: Duration,
     /// The longest sleep of a waiter before it asks again: 2 s.
@@ -58,7 +58,7 @@ impl Default for Rules {
         Self {
             claim_ttl: Timing::CLAIM_TTL,
             far: None,
-            longest_turns: 1,
+            rare_turns: 1,
             place_ttl: Timing::PLACE_TTL,
             retry_max: Timing::RETRY_MAX,
             places_max: 4096,

@@ -370,7 +370,7 @@ fn a_dead_waiter_costs_one_claim_ttl() {
 /// L6: who came alone behind many may look rarely, and has two claim ttls to enter; a reader has one.
 #[test]
 fn who_came_behind_many_has_two_claim_ttls_to_enter() {
-    let rules = Rules { far: Some(1), ..Rules::default() };
+    let rules = Rules { far: Some(1), rare_turns: 2, ..Rules::default() };
     for (mode, enters_until) in [(Mode::Exclusive, 1_000), (Mode::READ, 500)] {
         let mut ledger = Ledger::new(0);
         for (n, mode) in [(1, Mode::Exclusive), (2, Mode::Exclusive), (3, mode), (4, Mode::Exclusive)] {

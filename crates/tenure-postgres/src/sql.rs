@@ -17,8 +17,8 @@ pub(crate) struct Sql {
     /// such lock.
     pub(crate) read: String,
     /// The same with the first places behind its queue. In: also the name of a row of the tail, up to which rows are
-    /// counted, and how many of the first ones are read. Out: also names and states of the first rows of the tail; the state of the named row; how many rows are
-    /// before it; and names of emptied rows, if they may be deleted.
+    /// counted, and how many of the first ones are read. Out: also names and states of the first rows of the tail; the
+    /// state of the named row; how many rows are before it; and names of emptied rows, if they may be deleted.
     pub(crate) read_with_tail: String,
     /// The same of many locks. In: names. Out: name, version, state, time.
     pub(crate) read_many: String,

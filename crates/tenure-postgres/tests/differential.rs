@@ -14,7 +14,7 @@ use tenure_core::{
     ProcessId, WaitMode,
 };
 use tenure_ledger::{Ledger, Rules};
-use tenure_testkit::{clock::Clock, postgres::Recipe};
+use tenure_testkit::{chance::Chance, clock::Clock, postgres::Recipe};
 
 use crate::stage::postgres;
 
@@ -22,18 +22,6 @@ const OWNERS: usize = 14;
 const STEPS: usize = 40;
 const LOCKS: u64 = 200;
 const MIN_COMPARED: usize = STEPS * 50;
-
-/// xorshift64: a test's chance only has to be repeatable.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % u64::try_from(n).unwrap()).unwrap()
-    }
-}
 
 /// What an answer says beside times and tokens, which are compared on their own.
 #[derive(Debug, PartialEq)]
@@ -171,7 +159,7 @@ async fn the_table_answers_as_the_ledger_does() {
         if seed > LOCKS && behind > 8 && compared > MIN_COMPARED {
             break;
         }
-        let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut chance = Chance::new(seed);
         let mut pair = Pair::new(format!("pair/{seed}"), &handles);
         let begun = Instant::now();
         let mut trail = Vec::new();

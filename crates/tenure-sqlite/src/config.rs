@@ -27,7 +27,7 @@ impl Config {
     pub fn new(path: impl AsRef<Path>) -> Self {
         Self {
             path: path.as_ref().to_owned(),
-            rules: Rules { far: Some(FAR), longest_turns: 2, ..Rules::default() },
+            rules: Rules { far: Some(FAR), rare_turns: 2, ..Rules::default() },
         }
     }
 

@@ -164,6 +164,8 @@ impl Front {
                 Some(_) => {}
             }
         }
+        // Out of the order of the rows, which were removed then.
+        edits.added.extend(queue);
         let row = LedgerRow::new(after);
         let is_same = self.row.0 == is_busy && self.row.1 == row.state;
         edits.row = (!is_same).then_some((is_busy, row));

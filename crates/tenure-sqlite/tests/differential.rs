@@ -18,7 +18,7 @@ const TTL: Duration = Duration::from_secs(5);
 
 /// As the file has them: behind 32 others a waiter looks rarely, and has longer to enter.
 fn rules() -> Rules {
-    Rules { far: Some(32), ..Rules::default() }
+    Rules { far: Some(32), rare_turns: 2, ..Rules::default() }
 }
 
 #[derive(Clone, Debug)]

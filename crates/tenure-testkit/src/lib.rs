@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods, reason = "this crate is where tests get their time and tasks from")]
 
 pub mod cells;
+pub mod chance;
 pub mod clock;
 pub mod conformance;
 pub mod daemon;
