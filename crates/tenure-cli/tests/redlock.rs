@@ -35,9 +35,10 @@ const GUARDED: &str = "?max_ttl=2s";
 /// The same where leases must last while nodes start again.
 const LONG_GUARDED: &str = "?max_ttl=6s";
 
-/// Alone it makes the folder `inside`, says its token and goes; beside another it says so.
-const ALONE: &str = "mkdir inside || echo $0 >>overlaps; echo $TENURE_TOKEN >>tokens; n=$(cat f); sleep 0.01; \
-                     echo $((n+1)) >f; rmdir inside";
+/// Alone it locks the file `inside`, writes its token and counts `f` up; beside another it says so. The lock of a killed one is free,
+/// and its count whole.
+const ALONE: &str = "exec 9>inside; flock -n 9 || echo $0 >>overlaps; echo $TENURE_TOKEN >>tokens; n=$(cat f); \
+                     sleep 0.01; echo $((n+1)) >f.new; mv f.new f";
 
 /// Waits until a node with a guard grants again: it counts from when somebody looks at it.
 fn ready(stage: &Stage, node: &RedisServer) {
@@ -302,18 +303,23 @@ fn without_the_guard_two_hold_after_three_nodes_came_back_empty() {
     assert_eq!(first.ended().code, 79);
 }
 
-/// L1, L2, L6: many at once, while one node after the other forgets everything.
+/// L1, L2, L6: many at the same time, while one node after the other forgets everything.
 #[test]
 fn nodes_that_come_back_empty_let_no_two_in_and_repeat_no_token() {
     let stage = guarded(LONG_GUARDED);
     fs::write(stage.path("f"), "0\n").unwrap();
-    let (is_over, entered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (is_over, entered, lost) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
     let command = ["run", "-w", "60s", "--ttl", "6s", "counter", "--", "sh", "-c", ALONE];
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     let ended = stage.run(&command);
+                    // Granted by three nodes of five, of which one forgot it, a lease is lost.
+                    if ended.code == 79 {
+                        lost.fetch_add(1, Ordering::Relaxed);
+                        continue;
+                    }
                     // One that has to wait for long says for which node, or for whom on a slow machine.
                     let is_said = |line: &str| line.starts_with("tenure: counter: waiting");
                     assert!(ended.code == 0 && ended.err.lines().all(is_said), "{ended:?}");
@@ -336,8 +342,11 @@ fn nodes_that_come_back_empty_let_no_two_in_and_repeat_no_token() {
         is_over.store(true, Ordering::Relaxed);
         restarted.unwrap();
     });
-    let entered = entered.into_inner().to_string();
-    assert_eq!((stage.lines("f"), stage.lines("overlaps")), (vec![entered], vec![]));
+    let (entered, lost) = (entered.into_inner(), lost.into_inner());
+    assert!(lost <= 3, "{lost} were lost, with three restarts");
+    let counted: usize = stage.lines("f")[0].parse().unwrap();
+    assert!((entered..=entered + lost).contains(&counted), "{counted}: {entered} entered, {lost} were lost");
+    assert_eq!(stage.lines("overlaps"), Vec::<String>::new());
     assert_growing(&stage.lines("tokens"));
 }
 

@@ -55,6 +55,8 @@ pub(crate) struct Stage {
     /// How long a lease of `tenure run` lasts if a test does not say; `None` if the command knows.
     ttl: Option<&'static str>,
     has_long_turns: AtomicBool,
+    /// Its servers may elect another leader at any time, and answer nothing until they have.
+    elects: bool,
 }
 
 /// The folder of a stage, and how many processes were started there.
@@ -143,6 +145,7 @@ impl Stage {
             grain: Duration::ZERO,
             ttl: None,
             has_long_turns: AtomicBool::new(false),
+            elects: false,
         }
     }
 
@@ -211,7 +214,7 @@ impl Stage {
     /// On three etcd servers of this run, of which one hangs: the first of the URL.
     #[cfg(feature = "etcd")]
     pub(crate) fn on_cluster() -> Self {
-        Self::on_prefix(etcd::shared_with_one_hung())
+        Self { elects: true, ..Self::on_prefix(etcd::shared_with_one_hung()) }
     }
 
     /// In a part of these ZooKeeper servers that no other test has.
@@ -322,9 +325,17 @@ impl Stage {
         Process::new(command.spawn().unwrap(), out, err)
     }
 
-    /// Runs `tenure` to its end.
+    /// Runs `tenure` to its end. What only reads or renews is run again, as a script would, while its servers elect.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
-        self.start(arguments).ended()
+        let ended = || self.start(arguments).ended();
+        if !self.elects || !arguments.iter().any(|word| ["show", "ls", "renew"].contains(word)) {
+            return ended();
+        }
+        eventually("the servers have elected", PATIENCE, || {
+            let ended = ended();
+            let is_answer = ended.code != 69 || !ended.err.contains("the store did not answer within");
+            is_answer.then_some(ended)
+        })
     }
 
     pub(crate) fn run_command(&self, command: Command) -> Ended {
