@@ -42,7 +42,7 @@ pub use ownership::{Exposure, Ownership, RedisOwnership, SqlOwnership, no_single
 pub use priority::{Priority, PriorityError};
 pub use promises::{Absent, EndOfGrant, Memos, Minting, Order, Promises, Restart, Sharing, WakeSupport};
 pub use shown::{Shown, shown};
-pub use suspend::{Unstopped, suspend};
+pub use suspend::{HeldBack, Unstopped, suspend};
 pub use timing::{Timing, TimingError};
 pub use token::FencingToken;
 pub use view::{Adopt, Adoption, Finding, HolderView, LockView, MemoView, Severity, WaiterView};

@@ -3,7 +3,7 @@
 use std::{
     cell::Cell,
     marker::PhantomData,
-    sync::{Condvar, Mutex, PoisonError},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -12,6 +12,7 @@ use crate::locked;
 static THREADS: Mutex<Threads> = Mutex::new(Threads { working: 0, suspending: 0 });
 static DONE: Condvar = Condvar::new();
 
+#[derive(Debug)]
 struct Threads {
     /// The number of pieces of such work.
     working: usize,
@@ -77,13 +78,32 @@ pub fn suspend<A>(stop: impl FnOnce() -> A) -> A {
 }
 
 fn suspend_within<A>(patience: Duration, stop: impl FnOnce() -> A) -> A {
-    let mut threads = locked(&THREADS);
-    threads.suspending += 1;
-    let none = DONE.wait_timeout_while(threads, patience, |threads| threads.working > 0);
-    let (mut threads, _) = none.unwrap_or_else(PoisonError::into_inner);
-    threads.suspending -= 1;
     // Work that begins in the meantime waits until the process continues.
+    let _held_back = HeldBack::within(patience);
     stop()
+}
+
+/// While a value exists, no thread of this process begins such work. For a program that forks between two calls of its own, as an
+/// interpreter does: what a thread has locked at that moment stays locked in the child.
+#[derive(Debug)]
+pub struct HeldBack {
+    _threads: MutexGuard<'static, Threads>,
+}
+
+impl HeldBack {
+    /// Waits until no thread has such work, for at most 1 s.
+    pub fn begin() -> Self {
+        Self::within(PATIENCE)
+    }
+
+    fn within(patience: Duration) -> Self {
+        let mut threads = locked(&THREADS);
+        threads.suspending += 1;
+        let none = DONE.wait_timeout_while(threads, patience, |threads| threads.working > 0);
+        let (mut threads, _) = none.unwrap_or_else(PoisonError::into_inner);
+        threads.suspending -= 1;
+        Self { _threads: threads }
+    }
 }
 
 #[cfg(test)]

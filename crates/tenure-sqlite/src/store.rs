@@ -415,6 +415,10 @@ impl FileStore {
             return Ok(());
         }
         let _lock = FolderLock::exclusive(&path).map_err(|e| self.jittered(e, Haste::Waiter))?;
+        // Looked at again: a connection of another thread may have been about to close, which deletes the log under this lock.
+        if !guard::is_other_log_open(&path, file)? {
+            return Ok(());
+        }
         guard::remember_lost_log(&path, file, &*self.host, &self.clock)?;
         self.open = None;
         let is_here = |path: &Path| FileId::of(path).is_ok_and(|there| there == Some(file));

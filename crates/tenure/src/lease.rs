@@ -305,7 +305,8 @@ impl Lease {
     }
 
     /// The same, for at most this long.
-    pub(crate) async fn asked_to_stop_within(&self, limit: Duration) -> Result<Option<WaiterView>, Lost> {
+    #[doc(hidden)]
+    pub async fn asked_to_stop_within(&self, limit: Duration) -> Result<Option<WaiterView>, Lost> {
         let over = async {
             match self.engine.upgrade() {
                 Some(engine) => engine.host.sleep_until(engine.host.now() + limit).await,

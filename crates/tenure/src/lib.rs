@@ -127,7 +127,7 @@ pub mod backend {
 /// For the command `tenure` only.
 #[doc(hidden)]
 pub mod command {
-    pub use tenure_core::{Shown, Unstopped, shown, suspend};
+    pub use tenure_core::{HeldBack, Shown, Unstopped, shown, suspend};
 
     pub use crate::connect::connect_file;
     #[cfg(feature = "sqlite")]

@@ -191,8 +191,15 @@ impl RunOnce {
         Ok(RunOutcome::Ran(out))
     }
 
-    /// Acquires the lock, unless a run counts.
-    pub(crate) async fn begin(&self) -> Result<Result<(Guard, Turn), LastRun>, HoldError> {
+    /// Acquires the lock, unless a run counts. For a binding, whose work is no future.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    /// The lock is released in the background.
+    #[doc(hidden)]
+    pub async fn begin(&self) -> Result<Result<(Guard, Turn), LastRun>, HoldError> {
         if let Err(last) = self.turn().await? {
             return Ok(Err(last));
         }

@@ -1,0 +1,472 @@
+"""What can be asked of a store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+import weakref
+from types import TracebackType
+from typing import (
+    Any,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Dict,
+    Generic,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+)
+
+from . import _native
+from ._calls import block, refuse_in_loop
+from ._calls import wait as _wait
+from ._journal import start_journal
+from ._leases import Held, Leadership, Lease, Leases
+from ._times import Time
+from .errors import Busy, Lost
+from .views import Finding, Holder, LastRun, Leader, LockView
+
+__all__ = ["Election", "Lock", "Locks", "Once", "Outcome", "Ran", "ReadWriteLock", "Skipped"]
+
+_H = TypeVar("_H", bound=Held)
+_T = TypeVar("_T")
+
+#: For the end of the interpreter.
+_stores: "weakref.WeakSet[Locks]" = weakref.WeakSet()
+
+
+class Locks:
+    """A connected store of locks. Get one from :func:`tenure.connect`.
+
+    It may be used by all threads and event loops of a process, and by no child of it: a handle from before a fork raises
+    :class:`Forked` in the child, which calls :func:`tenure.connect` itself.
+
+    All times are in seconds, or a :class:`datetime.timedelta`. The options of a lock:
+
+    ``ttl``
+        How long a renewal lasts, by default 30 s on most stores. A dead holder keeps the lock for that long.
+    ``wait``
+        The longest wait, by default without a limit. ``0`` asks once.
+    ``priority``
+        ``"low"``, ``"normal"``, ``"high"`` or ``"urgent"``: a higher one is granted the lock first.
+    ``max_hold``, ``min_hold``, ``linger``
+        The longest time that it is held; the least time that it stays taken; how long it stays taken after its release.
+    ``patience``
+        How long a store may fail before a wait ends with :class:`StoreError`, by default as long as the wait, or 30 s.
+    ``latest``, ``replace``
+        A newer waiter takes the place of this one; and asks the holder to stop.
+    ``free_at_death``
+        Whether the lock is free immediately when this process dies, on stores that see it.
+    ``fifo``, ``keep_idle``, ``owner``
+        As in the Rust library.
+    """
+
+    def __init__(self, url: str) -> None:
+        command = os.path.basename(sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else sys.executable)
+        self._store = _native.Store(url, command)
+        _stores.add(self)
+        start_journal()
+
+    def mutex(self, name: str, **options: Any) -> Lock[Lease]:
+        """A lock that one process holds at a time."""
+        return Lock(self._store.mutex(name, options), Lease)
+
+    def rwlock(self, name: str, **options: Any) -> ReadWriteLock:
+        """A lock that many readers hold, or one writer."""
+        return ReadWriteLock(self._store, name, options)
+
+    def semaphore(self, name: str, slots: int, *, take: int = 1, **options: Any) -> Lock[Lease]:
+        """A lock of ``slots`` permits, of which each holder has ``take``."""
+        if take != 1:
+            options["take"] = take
+        return Lock(self._store.semaphore(name, slots, options), Lease)
+
+    def all(self, names: Iterable[str], **options: Any) -> Lock[Leases]:
+        """Several mutexes, to be held at the same time. They are acquired in one order, so no two callers wait for each other."""
+        return Lock(self._store.all(list(names), options), Leases)
+
+    def any(self, names: Iterable[str], **options: Any) -> Lock[Lease]:
+        """Several mutexes, of which the first that is free is taken."""
+        return Lock(self._store.any(list(names), options), Lease)
+
+    def once(
+        self,
+        name: str,
+        *,
+        interval: Time,
+        jitter: Optional[Time] = None,
+        even_if_failed: bool = False,
+        **options: Any,
+    ) -> Once:
+        """A job that runs once per ``interval`` among all processes.
+
+        With ``even_if_failed`` a run counts from its start, so a run that raises is not repeated before the next interval.
+        """
+        return Once(self._store.once(name, interval, jitter, even_if_failed, options), even_if_failed)
+
+    def election(self, name: str, **options: Any) -> Election:
+        """An election: one process leads, the others follow."""
+        return Election(self._store.election(name, options))
+
+    def inspect(self, name: str) -> LockView:
+        """Who holds and who waits, when the store answered. Do not decide by it: it may be old by then."""
+        return LockView._of(json.loads(block(self._store.inspect(name))))
+
+    async def inspect_async(self, name: str) -> LockView:
+        """As :meth:`inspect`."""
+        return LockView._of(json.loads(await _wait(self._store.inspect(name))))
+
+    def list(self, prefix: str = "") -> List[LockView]:
+        """The locks that have a holder or a waiter, and whose names begin with ``prefix``."""
+        return [LockView._of(view) for view in json.loads(block(self._store.list(prefix)))]
+
+    async def list_async(self, prefix: str = "") -> List[LockView]:
+        """As :meth:`list`."""
+        return [LockView._of(view) for view in json.loads(await _wait(self._store.list(prefix)))]
+
+    def watch(self, name: Optional[str] = None, *, prefix: str = "") -> Watch:
+        """The lock of this name as it changes, or all whose names begin with ``prefix``: an iterator without an end, for ``for``
+        and ``async for``."""
+        return Watch(self._store.watch(name) if name is not None else self._store.watch_all(prefix))
+
+    def force_release(self, name: str, owner: Optional[str] = None) -> List[Holder]:
+        """Ends the leases of a lock, or the one of ``owner``. **This overrides exclusion**: the holder may still work.
+
+        Returns the holders that it has ended.
+        """
+        return [Holder._of(view) for view in json.loads(block(self._store.force_release(name, owner)))]
+
+    async def force_release_async(self, name: str, owner: Optional[str] = None) -> List[Holder]:
+        """As :meth:`force_release`."""
+        return [Holder._of(view) for view in json.loads(await _wait(self._store.force_release(name, owner)))]
+
+    def diagnose(self) -> List[Finding]:
+        """What weakens the promises of this store, as ``tenure doctor`` says it."""
+        return [Finding(**finding) for finding in json.loads(block(self._store.diagnose()))]
+
+    async def diagnose_async(self) -> List[Finding]:
+        """As :meth:`diagnose`."""
+        return [Finding(**finding) for finding in json.loads(await _wait(self._store.diagnose()))]
+
+    def new_owner(self) -> str:
+        """An owner for the option ``owner`` of one lease."""
+        return self._store.new_owner()
+
+    def flush(self) -> bool:
+        """Waits until the locks that were dropped are released, for at most a second. Called at the end of the interpreter."""
+        return block(self._store.flush())
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a connected store belongs to its process; call tenure.connect() in the other one")
+
+    def __repr__(self) -> str:
+        backend, reach = self._store.about()
+        return f"<tenure.Locks on {backend}, for {reach}>"
+
+
+class Lock(Generic[_H]):
+    """A lock in one mode, to be acquired any number of times, by any number of threads and tasks.
+
+    ``with lock as lease:`` acquires it and releases it at the end of the block; ``async with`` does so in a task.
+    """
+
+    def __init__(self, lock: _native.Lock, held: Type[_H]) -> None:
+        self._lock = lock
+        self._held = held
+        # What each thread and task has entered, the last one at the end.
+        self._entered: Dict[Tuple[int, Optional[int]], List[_H]] = {}
+
+    def acquire(self, wait: Optional[Time] = None) -> _H:
+        """Waits until this process holds it, for at most ``wait`` seconds, or as its option says.
+
+        Raises :class:`Busy` if it is not granted in time. In a thread with a running event loop it raises
+        :class:`RuntimeError`: there, use :meth:`acquire_async`.
+        """
+        refuse_in_loop("await lock.acquire_async()` or `async with lock:")
+        while True:
+            held = self._held(block(self._lock.acquire(wait)))
+            # A lease that ended before this thread could run again was never seen by its caller: the next one.
+            if held.is_held:
+                return held
+            held._drop()
+
+    def try_acquire(self) -> Optional[_H]:
+        """Asks once; ``None`` if another owner holds it, or waits for it."""
+        try:
+            return self.acquire(0)
+        except Busy:
+            return None
+
+    async def acquire_async(self, wait: Optional[Time] = None) -> _H:
+        """As :meth:`acquire`, in a task. Cancelled, the claim is withdrawn, and a grant that had come is released."""
+        while True:
+            held = self._held(await _wait(self._lock.acquire(wait), _native.Guard.drop_now))
+            if held.is_held:
+                return held
+            held._drop()
+
+    async def try_acquire_async(self) -> Optional[_H]:
+        """As :meth:`try_acquire`."""
+        try:
+            return await self.acquire_async(0)
+        except Busy:
+            return None
+
+    def attach(self, owner: str) -> _H:
+        """Continues a lease that another process has left by :meth:`Lease.detach`, or a script by ``tenure lock``."""
+        return self._held(block(self._lock.attach(owner)))
+
+    async def attach_async(self, owner: str) -> _H:
+        """As :meth:`attach`."""
+        return self._held(await _wait(self._lock.attach(owner), _native.Guard.drop_now))
+
+    def __enter__(self) -> _H:
+        held = self.acquire()
+        self._entered.setdefault(_here(None), []).append(held)
+        return held
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self._leave(_here(None)).__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> _H:
+        held = await (await self.acquire_async()).__aenter__()
+        self._entered.setdefault(_here(_task()), []).append(held)
+        return held
+
+    async def __aexit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        await self._leave(_here(_task())).__aexit__(kind, error, trace)
+
+    def _leave(self, here: Tuple[int, Optional[int]]) -> _H:
+        """What this thread or task has entered last; a generator may be ended by another one than the one that began it."""
+        if here not in self._entered:
+            here = next(reversed(self._entered))
+        entered = self._entered[here]
+        held = entered.pop()
+        if not entered:
+            del self._entered[here]
+        return held
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a lock belongs to its process; call tenure.connect() in the other one")
+
+
+def _here(task: Optional[int]) -> Tuple[int, Optional[int]]:
+    return (threading.get_ident(), task)
+
+
+def _task() -> int:
+    return id(asyncio.current_task())
+
+
+class ReadWriteLock:
+    """A lock that many readers hold, or one writer."""
+
+    def __init__(self, store: _native.Store, name: str, options: Dict[str, Any]) -> None:
+        self._read = Lock(store.read(name, options), Lease)
+        self._write = Lock(store.write(name, options), Lease)
+
+    def read(self) -> Lock[Lease]:
+        """The lock of a reader."""
+        return self._read
+
+    def write(self) -> Lock[Lease]:
+        """The lock of the writer."""
+        return self._write
+
+
+class Ran(Generic[_T]):
+    """The job ran, and this is what it returned."""
+
+    def __init__(self, value: _T) -> None:
+        self.value = value
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"Ran({self.value!r})"
+
+
+class Skipped:
+    """The job did not run: another run counts. It is false, so ``if job.run(work):`` says whether it ran."""
+
+    def __init__(self, last: LastRun) -> None:
+        self.last = last
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"Skipped({self.last!r})"
+
+
+Outcome = Union["Ran[_T]", Skipped]
+
+
+class Once:
+    """A job that runs once per interval."""
+
+    def __init__(self, once: _native.Once, is_counted: bool) -> None:
+        self._once = once
+        # Whether a run was counted as it began.
+        self._is_counted = is_counted
+
+    def run(self, work: Callable[[Lease], _T]) -> Outcome[_T]:
+        """Runs ``work`` with its lease, unless a run that counts began within the interval.
+
+        A run that raises does not count, and one whose lease was lost before its end raises :class:`Lost`.
+        """
+        refuse_in_loop("await job.run_async(work)")
+        guard, turn, last = block(self._once.begin())
+        if guard is None:
+            return Skipped(LastRun(**json.loads(last)))
+        with Lease(guard) as lease:
+            began = _now()
+            value = work(lease)
+            lease.check()
+            if not self._is_counted:
+                block(self._once.count(lease._lease, turn, _now() - began))
+        return Ran(value)
+
+    async def run_async(self, work: Callable[[Lease], Awaitable[_T]]) -> Outcome[_T]:
+        """As :meth:`run`, for a coroutine function, which a loss cancels."""
+        guard, turn, last = await _wait(self._once.begin(), _drop_begun)
+        if guard is None:
+            return Skipped(LastRun(**json.loads(last)))
+        async with Lease(guard) as lease:
+            began = _now()
+            value = await work(lease)
+            lease.check()
+            if not self._is_counted:
+                await _wait(self._once.count(lease._lease, turn, _now() - began))
+        return Ran(value)
+
+    def last(self) -> Optional[LastRun]:
+        """The last run that counts, or ``None`` if the job is due."""
+        last = block(self._once.last())
+        return None if last is None else LastRun(**json.loads(last))
+
+    async def last_async(self) -> Optional[LastRun]:
+        """As :meth:`last`."""
+        last = await _wait(self._once.last())
+        return None if last is None else LastRun(**json.loads(last))
+
+
+def _drop_begun(begun: Tuple[Optional[_native.Guard], Any, Any]) -> None:
+    if begun[0] is not None:
+        begun[0].drop_now()
+
+
+def _now() -> float:
+    """A clock that goes on while the machine sleeps, where there is one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class Election:
+    """An election: ``with election as leadership:`` waits until this process leads."""
+
+    def __init__(self, election: _native.Election) -> None:
+        self._election = election
+        self._lock: Lock[Leadership] = Lock(_Campaign(election), Leadership)
+
+    def campaign(self) -> Leadership:
+        """Waits until this process leads."""
+        return self._lock.acquire()
+
+    async def campaign_async(self) -> Leadership:
+        """As :meth:`campaign`, in a task."""
+        return await self._lock.acquire_async()
+
+    def leader(self) -> Optional[Leader]:
+        """The present leader, as the store reports it."""
+        return _leader(block(self._election.leader()))
+
+    async def leader_async(self) -> Optional[Leader]:
+        """As :meth:`leader`."""
+        return _leader(await _wait(self._election.leader()))
+
+    def observe(self) -> Observer:
+        """The leaders as they change; ``None`` stands for a vacancy. An iterator without an end, for ``for`` and ``async for``."""
+        return Observer(self._election.observe())
+
+    def __enter__(self) -> Leadership:
+        return self._lock.__enter__()
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self._lock.__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> Leadership:
+        return await self._lock.__aenter__()
+
+    async def __aexit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        await self._lock.__aexit__(kind, error, trace)
+
+
+class _Campaign:
+    """An election as what can be acquired. Its wait is an option of the election."""
+
+    def __init__(self, election: _native.Election) -> None:
+        self._election = election
+
+    def acquire(self, _: Optional[Time]) -> _native.Call:
+        return self._election.campaign()
+
+
+def _leader(view: Optional[str]) -> Optional[Leader]:
+    return None if view is None else Leader._of(json.loads(view))
+
+
+class Observer:
+    """The leaders of an election as they change."""
+
+    def __init__(self, observer: _native.Observer) -> None:
+        self._observer = observer
+
+    def __iter__(self) -> Iterator[Optional[Leader]]:
+        return self
+
+    def __next__(self) -> Optional[Leader]:
+        return _leader(block(self._observer.next()))
+
+    def __aiter__(self) -> AsyncIterator[Optional[Leader]]:
+        return self
+
+    async def __anext__(self) -> Optional[Leader]:
+        return _leader(await _wait(self._observer.next()))
+
+
+class Watch:
+    """Locks as they change."""
+
+    def __init__(self, watch: _native.Watch) -> None:
+        self._watch = watch
+
+    def __iter__(self) -> Iterator[LockView]:
+        return self
+
+    def __next__(self) -> LockView:
+        return LockView._of(json.loads(block(self._watch.next())))
+
+    def __aiter__(self) -> AsyncIterator[LockView]:
+        return self
+
+    async def __anext__(self) -> LockView:
+        return LockView._of(json.loads(await _wait(self._watch.next())))

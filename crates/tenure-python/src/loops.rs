@@ -1,0 +1,111 @@
+//! How an answer reaches an event loop: through a socket that the loop reads, so that no thread of Rust needs the interpreter's lock.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    mem,
+    os::{
+        fd::AsRawFd,
+        unix::net::UnixStream,
+    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use pyo3::prelude::*;
+
+use crate::{call::Answer, errors::bug, own::Own};
+
+/// The answers that an event loop has not fetched.
+#[pyclass(module = "tenure._native", frozen)]
+pub(crate) struct Completions {
+    mine: Own<(UnixStream, Arc<Arrived>)>,
+}
+
+struct Arrived {
+    answers: Mutex<Vec<(u64, Answer)>>,
+    bell: UnixStream,
+}
+
+impl Arrived {
+    fn answers(&self) -> MutexGuard<'_, Vec<(u64, Answer)>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, number: u64, answer: Answer) {
+        let is_first = {
+            let mut answers = self.answers();
+            answers.push((number, answer));
+            answers.len() == 1
+        };
+        if is_first {
+            // OK to ignore: a socket that is full rings already, and one that is closed has no loop.
+            let _ = (&self.bell).write(&[1]);
+        }
+    }
+}
+
+/// The promise of one answer: if the work panics or is aborted, the loop gets an error.
+pub(crate) struct Expected {
+    number: u64,
+    arrived: Arc<Arrived>,
+    is_complete: bool,
+}
+
+impl Expected {
+    pub(crate) fn complete(&mut self, answer: Answer) {
+        self.is_complete = true;
+        self.arrived.push(self.number, answer);
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            self.arrived.push(self.number, Box::new(|_| Err(bug("a request ended without an answer"))));
+        }
+    }
+}
+
+impl Completions {
+    pub(crate) fn expect(&self, number: u64) -> PyResult<Expected> {
+        Ok(Expected { number, arrived: self.mine.get()?.1.clone(), is_complete: false })
+    }
+}
+
+/// One answer: its number, and its value or its exception.
+type Fetched = (u64, Option<Py<PyAny>>, Option<PyErr>);
+
+#[pymethods]
+impl Completions {
+    #[new]
+    fn new() -> PyResult<Self> {
+        let (ear, bell) = UnixStream::pair()?;
+        ear.set_nonblocking(true)?;
+        bell.set_nonblocking(true)?;
+        Ok(Self { mine: Own::new((ear, Arc::new(Arrived { answers: Mutex::default(), bell }))) })
+    }
+
+    /// The descriptor that is readable while an answer waits.
+    fn fileno(&self) -> PyResult<i32> {
+        Ok(self.mine.get()?.0.as_raw_fd())
+    }
+
+    /// All answers that have come.
+    fn fetch(&self, py: Python<'_>) -> PyResult<Vec<Fetched>> {
+        let (ear, arrived) = self.mine.get()?;
+        // Before the answers: a bell after this belongs to an answer that may be fetched here or not.
+        let mut rings = [0; 64];
+        loop {
+            match (&*ear).read(&mut rings) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Ok(64) => {}
+                _ => break,
+            }
+        }
+        let answers = mem::take(&mut *arrived.answers());
+        let fetched = answers.into_iter().map(|(number, answer)| match answer(py) {
+            Ok(value) => (number, Some(value), None),
+            Err(error) => (number, None, Some(error)),
+        });
+        Ok(fetched.collect())
+    }
+}
