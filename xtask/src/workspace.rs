@@ -17,7 +17,7 @@ pub(crate) const LINTED: &[&str] = &[
     "--workspace",
     "--all-targets",
     "--features",
-    "tenure-cli/etcd,tenure-cli/mysql,tenure-cli/zookeeper-sasl,tenure-cli/zookeeper-tls,tenure-bench/etcd,tenure/metrics",
+    "tenure-cli/etcd,tenure-cli/mysql,tenure-cli/zookeeper-sasl,tenure-cli/zookeeper-tls,tenure-python/etcd,tenure-python/mysql,tenure-python/zookeeper-sasl,tenure-python/zookeeper-tls,tenure-bench/etcd,tenure/metrics",
 ];
 
 /// What is tested: all but the benchmarks, which have no tests, and crates of their own to build; and but [`HOUSE`].
@@ -28,7 +28,7 @@ pub(crate) const TESTED: &[&str] = &[
     "--exclude",
     "xtask",
     "--features",
-    "tenure-cli/etcd,tenure-cli/mysql,tenure-cli/zookeeper-sasl,tenure-cli/zookeeper-tls,tenure/metrics",
+    "tenure-cli/etcd,tenure-cli/mysql,tenure-cli/zookeeper-sasl,tenure-cli/zookeeper-tls,tenure-python/etcd,tenure-python/mysql,tenure-python/zookeeper-sasl,tenure-python/zookeeper-tls,tenure/metrics",
 ];
 
 /// Our own tests, built as `cargo xtask` is. Among the others they would keep the macros of foreign crates from being those of the

@@ -3,7 +3,7 @@
 use std::{future::Future, pin::Pin, sync::Mutex, time::Duration};
 
 use pyo3::{BoundObject as _, exceptions::PyRuntimeError, prelude::*};
-use tokio::{select, task::AbortHandle, time::sleep_until, time::Instant};
+use tokio::{select, task::AbortHandle, time::Instant, time::sleep_until};
 
 use crate::{
     errors::{Raise, bug},

@@ -21,7 +21,8 @@ use crate::runtime::stay_if_ending;
 /// More events than these are not kept: a program that does not fetch them would fill its memory.
 const MOST: usize = 1_000;
 
-static JOURNAL: Journal = Journal { state: Mutex::new(State { events: Vec::new(), is_ended: false }), rang: Condvar::new() };
+static JOURNAL: Journal =
+    Journal { state: Mutex::new(State { events: Vec::new(), is_ended: false }), rang: Condvar::new() };
 
 struct Journal {
     state: Mutex<State>,

@@ -27,7 +27,7 @@ mod _native {
         call::{Call, Started},
         journal::{next_events, start_journal, stop_journal},
         leases::{Guard, Lease},
-        locks::{Election, Lock, Once, Observer, Store, Turn, Watch},
+        locks::{Election, Lock, Observer, Once, Store, Turn, Watch},
         loops::Completions,
     };
 

@@ -229,13 +229,14 @@ impl Once {
     fn begin(&self) -> PyResult<Call> {
         type Begun = Result<(tenure::Guard, Due), LastRun>;
         let once = self.once.get()?.clone();
-        let make = |py: Python<'_>, begun: Begun| -> PyResult<(Option<Guard>, Option<Turn>, Option<String>)> {
-            let _ = py;
-            Ok(match begun {
-                Ok((guard, turn)) => (Some(Guard::new(Held::One(guard))), Some(Turn(turn)), None),
-                Err(last) => (None, None, Some(json(&last)?)),
-            })
-        };
+        let make =
+            |py: Python<'_>, begun: Begun| -> PyResult<(Option<Guard>, Option<Turn>, Option<String>)> {
+                let _ = py;
+                Ok(match begun {
+                    Ok((guard, turn)) => (Some(Guard::new(Held::One(guard))), Some(Turn(turn)), None),
+                    Err(last) => (None, None, Some(json(&last)?)),
+                })
+            };
         Ok(Call::new(async move { once.begin().await }, make))
     }
 

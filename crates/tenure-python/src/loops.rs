@@ -3,10 +3,7 @@
 use std::{
     io::{ErrorKind, Read, Write},
     mem,
-    os::{
-        fd::AsRawFd,
-        unix::net::UnixStream,
-    },
+    os::{fd::AsRawFd, unix::net::UnixStream},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 

@@ -30,7 +30,8 @@ pub(crate) fn stay_if_ending() {
 pub(crate) fn runtime() -> io::Result<Handle> {
     static RUNTIME: OnceLock<Mutex<Option<(u32, Handle)>>> = OnceLock::new();
     // Nobody forks while it is locked: whoever comes here has the interpreter's lock, and so does a fork.
-    let mut runtime = RUNTIME.get_or_init(Mutex::default).lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut runtime =
+        RUNTIME.get_or_init(Mutex::default).lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     match &*runtime {
         Some((pid, handle)) if *pid == process::id() => Ok(handle.clone()),
         _ => {

@@ -19,7 +19,9 @@ impl<'py> FromPyObject<'_, 'py> for Seconds {
     fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         if let Ok(seconds) = value.extract::<f64>() {
             let duration = Duration::try_from_secs_f64(seconds);
-            return duration.map(Self).map_err(|_| PyValueError::new_err(format!("{seconds} is no time in seconds")));
+            return duration
+                .map(Self)
+                .map_err(|_| PyValueError::new_err(format!("{seconds} is no time in seconds")));
         }
         value.extract::<Duration>().map(Self).map_err(|_| {
             PyValueError::new_err("a time is a number of seconds that is not negative, or such a timedelta")
