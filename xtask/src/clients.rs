@@ -53,6 +53,19 @@ const CLIENTS: &[Client] = &[
         installer: pip_install,
         probe: |folder| python(folder, "import kazoo.client, kazoo.recipe.lock"),
     },
+    Client {
+        library: "psycopg, PyMySQL, SQLAlchemy and Django",
+        folder: "python-sql",
+        home: "crates/tenure-python/tests",
+        pins: &["requirements.txt"],
+        // All are pure Python, which any version runs; what they recommend is built for one.
+        installer: |folder| {
+            let mut pip = pip_install(folder);
+            pip.arg("--no-deps");
+            pip
+        },
+        probe: |folder| python(folder, "import psycopg, pymysql, sqlalchemy, django.db"),
+    },
 ];
 
 /// What the ring meets.

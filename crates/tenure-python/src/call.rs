@@ -3,18 +3,15 @@
 use std::{future::Future, pin::Pin, sync::Mutex, time::Duration};
 
 use pyo3::{BoundObject as _, exceptions::PyRuntimeError, prelude::*};
-use tokio::{select, task::AbortHandle, time::Instant, time::sleep_until};
+use tenure::backend::{Host as _, TokioHost};
+use tokio::{select, task::AbortHandle};
 
 use crate::{
     errors::{Raise, bug},
-    loops::Completions,
+    loops::{Answer, Completions},
     own::Own,
     runtime::{runtime, stay_if_ending},
 };
-
-/// What a request returned, to be made a Python value by a thread that has the interpreter's lock. Dropped before that, it releases
-/// the lock in it.
-pub(crate) type Answer = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
 type Work = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
@@ -68,8 +65,7 @@ impl Call {
                 if !is_main {
                     return Some((&mut work).await);
                 }
-                // A timer of the runtime, not a clock of ours: it only says when to look.
-                let look = sleep_until(Instant::now() + LOOK);
+                let look = TokioHost.sleep_until(TokioHost.now() + LOOK);
                 select! {
                     biased;
                     answer = &mut work => Some(answer),

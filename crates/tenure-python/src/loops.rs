@@ -9,7 +9,11 @@ use std::{
 
 use pyo3::prelude::*;
 
-use crate::{call::Answer, errors::bug, own::Own};
+use crate::{errors::bug, own::Own};
+
+/// What a request returned, to be made a Python value by a thread that has the interpreter's lock. Dropped before that, it releases
+/// the lock in it.
+pub(crate) type Answer = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
 /// The answers that an event loop has not fetched.
 #[pyclass(module = "tenure._native", frozen)]

@@ -1,15 +1,16 @@
 //! What a store tells, as JSON: `python/tenure/views.py` reads it, which is the format of `tenure ls --json`.
 
-use pyo3::PyResult;
+use pyo3::{PyResult, exceptions::PyRuntimeError};
 use serde_json::{Map, Value};
 use tenure::{election::Leader, once::LastRun};
-
-use crate::errors::bug;
 
 /// # Errors
 /// If it has no JSON form, which is a bug.
 pub(crate) fn json<T: ?Sized + Json>(value: &T) -> PyResult<String> {
-    value.value().map(|value| value.to_string()).map_err(|error| bug(&error.to_string()))
+    value
+        .value()
+        .map(|value| value.to_string())
+        .map_err(|error| PyRuntimeError::new_err(format!("BUG in tenure: {error}")))
 }
 
 pub(crate) trait Json {

@@ -40,8 +40,7 @@ fn extension() -> PathBuf {
 
 /// An interpreter that finds the module and the tests, and nothing that it writes beside them.
 fn python(module: &TempDir, url: &str) -> Command {
-    let mut path = vec![module.path().to_owned(), home().join("tests/python")];
-    path.extend(libraries());
+    let path = [module.path().to_owned(), home().join("tests/python"), libraries()];
     let mut python = Command::new("python3");
     python
         .args(["-X", "faulthandler", "-B"])
@@ -51,10 +50,9 @@ fn python(module: &TempDir, url: &str) -> Command {
     python
 }
 
-/// What the test command has installed for Python, if it has.
-fn libraries() -> Option<PathBuf> {
-    let target = env::current_exe().unwrap().ancestors().nth(3)?.to_owned();
-    Some(target.join("clients/python-sql")).filter(|folder| folder.exists())
+/// What the test command has installed for Python.
+fn libraries() -> PathBuf {
+    env::current_exe().unwrap().ancestors().nth(3).unwrap().join("clients/python-sql")
 }
 
 #[track_caller]
@@ -116,7 +114,20 @@ mod processes {
     }
 }
 
-/// The guide for Python: its examples run, and the module's own.
+/// Ownership inside a transaction of the program's own.
+mod transactions {
+    #[test]
+    fn on_postgres() {
+        super::servers::on_postgres(|url| super::run("transactions.py", url));
+    }
+
+    #[cfg(feature = "mysql")]
+    #[test]
+    fn on_mysql() {
+        super::servers::on_mysql(|url| super::run("transactions.py", url));
+    }
+}
+
 #[test]
 fn the_examples_of_the_docstrings_run() {
     let module = module();

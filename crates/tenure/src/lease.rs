@@ -304,7 +304,13 @@ impl Lease {
         }
     }
 
-    /// The same, for at most this long.
+    /// The same, for at most this long. For a binding, whose callers have no timer of tokio.
+    ///
+    /// # Errors
+    /// As [`asked_to_stop`](Self::asked_to_stop).
+    ///
+    /// # Cancel safety
+    /// As [`asked_to_stop`](Self::asked_to_stop).
     #[doc(hidden)]
     pub async fn asked_to_stop_within(&self, limit: Duration) -> Result<Option<WaiterView>, Lost> {
         let over = async {

@@ -43,6 +43,7 @@ const TOPS: &[&str] = &[
     "tenure-bench",
     "tenure-hazards",
     "tenure-picture",
+    "tenure-python",
     "tenure-ring",
 ];
 
@@ -64,9 +65,8 @@ fn seat(package: &str) -> Option<Seat> {
         _ if BACKENDS.contains(&package) => on(&[CORE, LEDGER, CLIENT]),
         "tenure-testkit" => on(&[CORE, LEDGER, CAS]),
         FACADE => Some(Seat { ours: None, never: &[TOPS] }),
-        "tenure-cli" | "fenced-write" | "two-accounts" | "leader-address" | "nightly-job" | "invoices" => {
-            on(&[FACADE])
-        }
+        "tenure-cli" | "tenure-python" | "fenced-write" | "two-accounts" | "leader-address"
+        | "nightly-job" | "invoices" => on(&[FACADE]),
         "tenure-picture" => on(&[]),
         "tenure-sim" | "tenure-bench" | "tenure-hazards" | "tenure-ring" => {
             Some(Seat { ours: None, never: &[] })
