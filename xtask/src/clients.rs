@@ -172,7 +172,7 @@ fn target(workspace: &Workspace) -> PathBuf {
 }
 
 /// Without a virtual environment: Debian's Python cannot make one without a further package.
-fn pip_install(folder: &Path) -> Command {
+pub(crate) fn pip_install(folder: &Path) -> Command {
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--root-user-action=ignore"]);
     pip.args(["--require-hashes", "--only-binary=:all:", "--target"]).arg(folder);

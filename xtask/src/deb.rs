@@ -1,8 +1,8 @@
 //! `cargo xtask deb`: the Debian package, made with the tools that every Debian machine has.
 
-mod clean_root;
+pub(crate) mod clean_root;
 mod contents;
-mod notices;
+pub(crate) mod notices;
 mod pack;
 
 use std::{
@@ -11,19 +11,23 @@ use std::{
 };
 
 use crate::{
-    deb::pack::Pack,
+    deb::{clean_root::CleanRoot, pack::Pack},
     step::{Failure, Steps, succeeds},
-    workspace::{Workspace, cargo},
+    workspace::{ALL_STORES, Workspace, cargo},
 };
 
 /// The package in cargo that the one of Debian is made of.
 const PACKAGE: &str = "tenure-cli";
+
+/// What is in the clean root beside the essential: what reads man pages and completions, and a cron to check a crontab with.
+const INCLUDE: &str = "man-db,bash-completion,zsh,fish,cron";
 
 /// What makes a package, with the Debian package that has it.
 const TOOLS: &[(&str, &str)] = &[
     ("dpkg-deb", "dpkg"),
     ("dpkg-shlibdeps", "dpkg-dev"),
     ("strip", "binutils"),
+    ("protoc", "protobuf-compiler"),
     ("gzip", "gzip"),
     ("md5sum", "coreutils"),
 ];
@@ -37,7 +41,11 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
 pub(crate) fn run_and_try(workspace: &Workspace) -> Result<(), Failure> {
     let mut steps = Steps::default();
     let package = make(workspace, &mut steps)?;
-    clean_root::try_package(&mut steps, workspace, (&folder(workspace), &package))
+    CleanRoot { suite: "bookworm", include: INCLUDE, script: "packaging/debian/try.sh" }.try_package(
+        &mut steps,
+        workspace,
+        (&folder(workspace), &package, "tenure.deb"),
+    )
 }
 
 fn make(workspace: &Workspace, steps: &mut Steps) -> Result<PathBuf, Failure> {
@@ -52,7 +60,10 @@ fn make(workspace: &Workspace, steps: &mut Steps) -> Result<PathBuf, Failure> {
     };
     let built = workspace.package(PACKAGE).map(|package| package.version.as_str()).unwrap_or_default();
     pack.is_of(built)?;
-    steps.command("build", cargo().args(["build", "--release", "--locked", "--package", PACKAGE]))?;
+    steps.command(
+        "build",
+        cargo().args(["build", "--release", "--locked", "--package", PACKAGE]).args(ALL_STORES),
+    )?;
     let package = steps.work("package", || {
         let package = pack.make(&notices::of_linked(workspace, PACKAGE)?)?;
         println!("{}", package.display());

@@ -1,4 +1,4 @@
-//! The house's own chores: `cargo xtask test`, `ci`, `api`, `tidy`, `deb`, `bench`, `mutants`, `neighbours`, `ring`.
+//! The house's own chores: `cargo xtask test`, `ci`, `api`, `tidy`, `deb`, `wheel`, `bench`, `mutants`, `neighbours`, `ring`.
 
 mod api;
 mod bench;
@@ -19,6 +19,7 @@ mod tidy;
 mod tools;
 mod tree;
 mod verdict;
+mod wheel;
 mod workspace;
 
 use std::{env, process::ExitCode};
@@ -44,6 +45,7 @@ Commands:
   api                Write down what each published library shows to its users
   tidy               Check the house rules (dependency direction, rooms, sizes, laws, leftovers, ...)
   deb [try]          Make the Debian package and check it; try: install and use it in a clean root (as root)
+  wheel [try]        Make the wheel for Python, with the command; try: install and use it in clean roots (as root)
   bench [--before COMMIT] [NAME...]
                      Measure, all of it some six minutes after it was built, and make docs/evidence/performance.md of it;
                      --before: a commit in turn with this one; bench page: the page alone, from what was measured
@@ -71,6 +73,8 @@ fn main() -> ExitCode {
         ["tidy"] => run(tidy::run),
         ["deb"] => run(deb::run),
         ["deb", "try"] => run(deb::run_and_try),
+        ["wheel"] => run(wheel::run),
+        ["wheel", "try"] => run(wheel::run_and_try),
         ["neighbours"] => run(|workspace| neighbours::run(workspace, &mut Steps::default())),
         ["bench", words @ ..] => run(|workspace| bench::run(workspace, words)),
         ["ring", words @ ..] => run(|workspace| ring::run(workspace, words)),

@@ -31,6 +31,9 @@ pub(crate) const TESTED: &[&str] = &[
     "tenure-cli/etcd,tenure-cli/mysql,tenure-cli/zookeeper-sasl,tenure-cli/zookeeper-tls,tenure-python/etcd,tenure-python/mysql,tenure-python/zookeeper-sasl,tenure-python/zookeeper-tls,tenure/metrics",
 ];
 
+/// What the command and the module of Python have only if asked, and packages always: every store.
+pub(crate) const ALL_STORES: &[&str] = &["--features", "etcd,mysql,zookeeper-sasl,zookeeper-tls"];
+
 /// Our own tests, built as `cargo xtask` is. Among the others they would keep the macros of foreign crates from being those of the
 /// command, and so all crates above them: this program reads Rust with the libraries that macros do (`docs/decisions/builds-and-tests.md`).
 pub(crate) const HOUSE: &[&str] = &["test", "--package", "xtask", "--no-fail-fast"];

@@ -136,3 +136,25 @@ fn the_examples_of_the_docstrings_run() {
     let output = python(&module, "memory:").args(["-c", code]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
+
+/// Each example of the guide is a program, unless the line above it says why it is not run.
+#[test]
+fn the_examples_of_the_guide_run() {
+    let guide = fs::read_to_string(home().join("../../docs/guides/python.md")).unwrap();
+    let mut examples = 0;
+    for (before, block) in guide.split("```python\n").zip(guide.split("```python\n").skip(1)) {
+        let is_run =
+            !before.trim_end().lines().next_back().is_some_and(|line| line.starts_with("<!-- not run: "));
+        let (code, _) = block.split_once("```").unwrap();
+        if !is_run {
+            continue;
+        }
+        examples += 1;
+        servers::on_sqlite(|url| {
+            let output = python(&module(), url).args(["-c", code]).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && said.is_empty(), "{code}\n{said}");
+        });
+    }
+    assert_eq!(examples, 3);
+}

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{
     step::{Failure, io, output_of},
-    workspace::{Workspace, cargo},
+    workspace::{ALL_STORES, Workspace, cargo},
 };
 
 /// How the names of files begin that have to go with a program.
@@ -25,15 +25,16 @@ struct Library {
 }
 
 /// One text: all foreign libraries with their licences, and then every text with those that it came with.
-pub(super) fn of_linked(workspace: &Workspace, package: &str) -> Result<String, Failure> {
-    let linked = output_of(cargo().args(["tree", "--locked", "--package", package]).args([
-        "--edges",
-        "normal,no-proc-macro",
-        "--prefix",
-        "none",
-        "--format",
-        "{p}",
-    ]))?;
+pub(crate) fn of_linked(workspace: &Workspace, package: &str) -> Result<String, Failure> {
+    let linked =
+        output_of(cargo().args(["tree", "--locked", "--package", package]).args(ALL_STORES).args([
+            "--edges",
+            "normal,no-proc-macro",
+            "--prefix",
+            "none",
+            "--format",
+            "{p}",
+        ]))?;
     let metadata = output_of(cargo().args(["metadata", "--locked", "--format-version", "1"]))?;
     let metadata =
         serde_json::from_str(&metadata).map_err(|e| Failure::new("cargo metadata", e.to_string()))?;

@@ -54,7 +54,7 @@ class Locks:
     All times are in seconds, or a :class:`datetime.timedelta`. The options of a lock:
 
     ``ttl``
-        How long a renewal lasts, by default 30 s on most stores. A dead holder keeps the lock for that long.
+        How long a renewal lasts, by default that of the store: 10 s on most. A dead holder keeps the lock for that long.
     ``wait``
         The longest wait, by default without a limit. ``0`` asks once.
     ``priority``
