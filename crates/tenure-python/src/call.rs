@@ -10,7 +10,7 @@ use crate::{
     errors::{Raise, bug},
     loops::{Answer, Completions},
     own::Own,
-    runtime::{runtime, stay_if_ending},
+    runtime::{Return, runtime},
 };
 
 type Work = Pin<Box<dyn Future<Output = Answer> + Send>>;
@@ -72,14 +72,11 @@ impl Call {
                     () = look => None,
                 }
             };
-            let answer = py.detach(|| {
+            let (answer, returned) = py.detach(|| {
                 let answer = runtime.block_on(wait);
-                // The main thread is the one that ends the interpreter.
-                if !is_main {
-                    stay_if_ending();
-                }
-                answer
+                (answer, Return::begin(is_main))
             });
+            drop(returned);
             match answer {
                 Some(answer) => return answer(py),
                 None => py.check_signals().inspect_err(|_| {

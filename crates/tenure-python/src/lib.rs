@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 /// What the classes in `python/tenure` are built on; not for users.
 #[pymodule]
 mod _native {
-    use std::{cell::RefCell, sync::atomic::Ordering};
+    use std::cell::RefCell;
 
     use pyo3::prelude::*;
     use tenure::command::HeldBack;
@@ -33,8 +33,8 @@ mod _native {
 
     /// The interpreter ends: a thread that waits in a call does not return to it.
     #[pyfunction]
-    fn interpreter_ends() {
-        super::runtime::IS_ENDING.store(true, Ordering::Release);
+    fn interpreter_ends(py: Python<'_>) {
+        py.detach(super::runtime::let_no_one_return);
     }
 
     thread_local! {

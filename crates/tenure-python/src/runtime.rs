@@ -5,23 +5,57 @@ use std::{
     io, process,
     sync::{
         Mutex, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc,
     },
     thread,
+    time::Duration,
 };
 
 use tokio::runtime::{Builder, Handle};
 
 /// The interpreter has begun to end. A thread that takes its lock from now on would be ended in the middle of a call.
-pub(crate) static IS_ENDING: AtomicBool = AtomicBool::new(false);
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+/// How many threads are on their way back to the interpreter.
+static RETURNING: AtomicUsize = AtomicUsize::new(0);
 
-/// Where this thread stays until the process ends, if the interpreter has begun to.
-pub(crate) fn stay_if_ending() {
-    while IS_ENDING.load(Ordering::Acquire) {
-        thread::park();
+/// A thread on its way from a wait back to the interpreter; made before it asks for the lock, and dropped when it has it.
+pub(crate) struct Return(());
+
+impl Return {
+    /// Stays here until the process ends, if the interpreter has begun to: all but the thread that ends it.
+    pub(crate) fn begin(is_main: bool) -> Self {
+        RETURNING.fetch_add(1, Ordering::SeqCst);
+        if IS_ENDING.load(Ordering::SeqCst) && !is_main {
+            RETURNING.fetch_sub(1, Ordering::SeqCst);
+            loop {
+                thread::park();
+            }
+        }
+        Self(())
     }
 }
+
+impl Drop for Return {
+    fn drop(&mut self) {
+        RETURNING.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// From now on no thread returns to the interpreter. Waits for those that are on their way: without its lock.
+pub(crate) fn let_no_one_return() {
+    IS_ENDING.store(true, Ordering::SeqCst);
+    // In a forked child the count may have threads that only the parent has.
+    for _ in 0..LONGEST_RETURN_MS {
+        if RETURNING.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        thread::park_timeout(Duration::from_millis(1));
+    }
+}
+
+/// How long a thread may take to get the interpreter's lock, in ms.
+const LONGEST_RETURN_MS: u32 = 500;
 
 /// The runtime of this process: a forked child makes another one.
 ///

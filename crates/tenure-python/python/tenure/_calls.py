@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 import threading
 import weakref
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional
 
 from . import _native
 

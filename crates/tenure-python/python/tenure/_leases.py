@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import logging
 import sys
 import threading
 import weakref
 from types import TracebackType
-from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Tuple, Type, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Type, TypeVar
 
 from . import _native
-from ._calls import block, refuse_in_loop, start, wait
+from ._calls import block, start, wait
 from ._times import Time
 from .errors import Lost, TenureError
 from .ownership import Ownership
@@ -91,11 +90,13 @@ class Held:
 
     def wait_lost(self) -> Lost:
         """Waits until it is lost, in this thread. After a release it returns immediately, with the cause ``"released"``."""
-        return block(self._guard.lost())
+        lost: Lost = block(self._guard.lost())
+        return lost
 
     async def wait_lost_async(self) -> Lost:
         """As :meth:`wait_lost`, in a task."""
-        return await wait(self._guard.lost())
+        lost: Lost = await wait(self._guard.lost())
+        return lost
 
     def on_lost(self, callback: Callable[[Lost], None]) -> None:
         """Calls ``callback`` in a thread of its own if it is lost before its release."""

@@ -11,6 +11,7 @@ import time
 import weakref
 from types import TracebackType
 from typing import (
+    TYPE_CHECKING,
     Any,
     AsyncIterator,
     Awaitable,
@@ -25,18 +26,23 @@ from typing import (
     Type,
     TypeVar,
     Union,
+    cast,
 )
 
 from . import _native
+from ._options import Options
 from ._calls import block, refuse_in_loop
 from ._calls import wait as _wait
 from ._journal import start_journal
 from ._leases import Held, Leadership, Lease, Leases
 from ._times import Time
-from .errors import Busy, Lost
+from .errors import Busy
 from .views import Finding, Holder, LastRun, Leader, LockView
 
 __all__ = ["Election", "Lock", "Locks", "Once", "Outcome", "Ran", "ReadWriteLock", "Skipped"]
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _H = TypeVar("_H", bound=Held)
 _T = TypeVar("_T")
@@ -77,27 +83,28 @@ class Locks:
         _stores.add(self)
         start_journal()
 
-    def mutex(self, name: str, **options: Any) -> Lock[Lease]:
+    def mutex(self, name: str, **options: Unpack[Options]) -> Lock[Lease]:
         """A lock that one process holds at a time."""
-        return Lock(self._store.mutex(name, options), Lease)
+        return Lock(self._store.mutex(name, _chosen(options)), Lease)
 
-    def rwlock(self, name: str, **options: Any) -> ReadWriteLock:
+    def rwlock(self, name: str, **options: Unpack[Options]) -> ReadWriteLock:
         """A lock that many readers hold, or one writer."""
-        return ReadWriteLock(self._store, name, options)
+        return ReadWriteLock(self._store, name, _chosen(options))
 
-    def semaphore(self, name: str, slots: int, *, take: int = 1, **options: Any) -> Lock[Lease]:
+    def semaphore(self, name: str, slots: int, *, take: int = 1, **options: Unpack[Options]) -> Lock[Lease]:
         """A lock of ``slots`` permits, of which each holder has ``take``."""
+        chosen = _chosen(options)
         if take != 1:
-            options["take"] = take
-        return Lock(self._store.semaphore(name, slots, options), Lease)
+            chosen["take"] = take
+        return Lock(self._store.semaphore(name, slots, chosen), Lease)
 
-    def all(self, names: Iterable[str], **options: Any) -> Lock[Leases]:
+    def all(self, names: Iterable[str], **options: Unpack[Options]) -> Lock[Leases]:
         """Several mutexes, to be held at the same time. They are acquired in one order, so no two callers wait for each other."""
-        return Lock(self._store.all(list(names), options), Leases)
+        return Lock(self._store.all(list(names), _chosen(options)), Leases)
 
-    def any(self, names: Iterable[str], **options: Any) -> Lock[Lease]:
+    def any(self, names: Iterable[str], **options: Unpack[Options]) -> Lock[Lease]:
         """Several mutexes, of which the first that is free is taken."""
-        return Lock(self._store.any(list(names), options), Lease)
+        return Lock(self._store.any(list(names), _chosen(options)), Lease)
 
     def once(
         self,
@@ -106,17 +113,17 @@ class Locks:
         interval: Time,
         jitter: Optional[Time] = None,
         even_if_failed: bool = False,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Once:
         """A job that runs once per ``interval`` among all processes.
 
         With ``even_if_failed`` a run counts from its start, so a run that raises is not repeated before the next interval.
         """
-        return Once(self._store.once(name, interval, jitter, even_if_failed, options), even_if_failed)
+        return Once(self._store.once(name, interval, jitter, even_if_failed, _chosen(options)), even_if_failed)
 
-    def election(self, name: str, **options: Any) -> Election:
+    def election(self, name: str, **options: Unpack[Options]) -> Election:
         """An election: one process leads, the others follow."""
-        return Election(self._store.election(name, options))
+        return Election(self._store.election(name, _chosen(options)))
 
     def inspect(self, name: str) -> LockView:
         """Who holds and who waits, when the store answered. Do not decide by it: it may be old by then."""
@@ -164,7 +171,8 @@ class Locks:
 
     def flush(self) -> bool:
         """Waits until the locks that were dropped are released, for at most a second. Called at the end of the interpreter."""
-        return block(self._store.flush())
+        is_done: bool = block(self._store.flush())
+        return is_done
 
     def __reduce__(self) -> Any:
         raise TypeError("a connected store belongs to its process; call tenure.connect() in the other one")
@@ -180,7 +188,7 @@ class Lock(Generic[_H]):
     ``with lock as lease:`` acquires it and releases it at the end of the block; ``async with`` does so in a task.
     """
 
-    def __init__(self, lock: _native.Lock, held: Type[_H]) -> None:
+    def __init__(self, lock: Union[_native.Lock, _Campaign], held: Type[_H]) -> None:
         self._lock = lock
         self._held = held
         # What each thread and task has entered, the last one at the end.
@@ -262,6 +270,10 @@ class Lock(Generic[_H]):
 
     def __reduce__(self) -> Any:
         raise TypeError("a lock belongs to its process; call tenure.connect() in the other one")
+
+
+def _chosen(options: Options) -> Dict[str, Any]:
+    return cast(Dict[str, Any], options)
 
 
 def _here(task: Optional[int]) -> Tuple[int, Optional[int]]:
@@ -428,6 +440,9 @@ class _Campaign:
 
     def acquire(self, _: Optional[Time]) -> _native.Call:
         return self._election.campaign()
+
+    def attach(self, owner: str) -> _native.Call:
+        raise TypeError("a lead is not continued")
 
 
 def _leader(view: Optional[str]) -> Optional[Leader]:

@@ -11,7 +11,7 @@ import tracemalloc
 import unittest
 
 import tenure
-from support import IS_FILE, IS_MEMORY, IS_QUORUM, IS_SESSION, PATIENCE, SLOWNESS, eventually_async, name
+from support import IS_MEMORY, IS_QUORUM, PATIENCE, SLOWNESS, eventually_async, name
 import support
 
 
@@ -90,7 +90,7 @@ class Loops(unittest.IsolatedAsyncioTestCase):
     async def test_the_exception_of_a_block_is_not_replaced_by_a_loss(self):
         lock = name()
         with self.assertRaises(ZeroDivisionError):
-            async with self.locks.mutex(lock, ttl=2 * SLOWNESS) as lease:
+            async with self.locks.mutex(lock, ttl=2 * SLOWNESS):
                 try:
                     await self.other.force_release_async(lock)
                     await asyncio.sleep(PATIENCE)

@@ -5,7 +5,7 @@ import unittest
 from urllib.parse import urlsplit
 
 import tenure
-from support import KIND, PATIENCE, URL, Case, eventually, name
+from support import KIND, PATIENCE, URL, Case, name
 
 SERVER = urlsplit(URL)
 IS_POSTGRES = KIND == "postgres"
