@@ -87,7 +87,7 @@ fn suspend_within<A>(patience: Duration, stop: impl FnOnce() -> A) -> A {
 /// interpreter does: what a thread has locked at that moment stays locked in the child.
 #[derive(Debug)]
 pub struct HeldBack {
-    _threads: MutexGuard<'static, Threads>,
+    threads: MutexGuard<'static, Threads>,
 }
 
 impl HeldBack {
@@ -102,7 +102,20 @@ impl HeldBack {
         let none = DONE.wait_timeout_while(threads, patience, |threads| threads.working > 0);
         let (mut threads, _) = none.unwrap_or_else(PoisonError::into_inner);
         threads.suspending -= 1;
-        Self { _threads: threads }
+        // This thread may do such work in the meantime.
+        DEPTH.with(|depth| depth.set(depth.get() + 1));
+        Self { threads }
+    }
+
+    /// Goes on in the child of a fork, in which no other thread works.
+    pub fn end_in_child(mut self) {
+        (self.threads.working, self.threads.suspending) = (0, 0);
+    }
+}
+
+impl Drop for HeldBack {
+    fn drop(&mut self) {
+        DEPTH.with(|depth| depth.set(depth.get() - 1));
     }
 }
 

@@ -1,16 +1,24 @@
 //! One request to the library, to be waited for by a thread or by an event loop.
 
-use std::{future::Future, pin::Pin, sync::Mutex, time::Duration};
+use std::{
+    future::Future,
+    mem,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+    time::Duration,
+};
 
 use pyo3::{BoundObject as _, exceptions::PyRuntimeError, prelude::*};
 use tenure::backend::{Host as _, TokioHost};
-use tokio::{select, task::AbortHandle};
+use tokio::task::AbortHandle;
 
 use crate::{
-    errors::{Raise, bug},
+    errors::{Raise, bug, forked},
     loops::{Answer, Completions},
     own::Own,
-    runtime::{Return, runtime},
+    runtime::runtime,
 };
 
 type Work = Pin<Box<dyn Future<Output = Answer> + Send>>;
@@ -58,32 +66,25 @@ impl Call {
 impl Call {
     /// Waits for the answer. `is_main`: in the main thread, which looks for signals; a call that one ends is withdrawn.
     fn block(&self, py: Python<'_>, is_main: bool) -> PyResult<Py<PyAny>> {
-        let runtime = runtime()?;
-        let mut work = self.take()?;
+        let (runtime, mut work) = (runtime()?, self.take()?);
         loop {
-            let wait = async {
-                if !is_main {
-                    return Some((&mut work).await);
-                }
-                let look = TokioHost.sleep_until(TokioHost.now() + LOOK);
-                select! {
-                    biased;
-                    answer = &mut work => Some(answer),
-                    () = look => None,
-                }
-            };
-            let (answer, returned) = py.detach(|| {
-                let answer = runtime.block_on(wait);
-                (answer, Return::begin(is_main))
+            let answer = py.detach(|| {
+                let _runtime = runtime.enter();
+                wait(&mut work, is_main.then_some(LOOK))
             });
-            drop(returned);
-            match answer {
-                Some(answer) => return answer(py),
-                None => py.check_signals().inspect_err(|_| {
-                    // What withdraws it may need the runtime.
-                    let _runtime = runtime.enter();
-                    work = Box::pin(std::future::pending());
-                })?,
+            if let Some(answer) = answer {
+                return answer(py);
+            }
+            if let Err(interrupted) = py.check_signals() {
+                // What withdraws it may need the runtime.
+                let _runtime = runtime.enter();
+                drop(work);
+                return Err(interrupted);
+            }
+            if !self.work.is_ours() {
+                // A handler of a signal has forked: this is the child.
+                mem::forget(work);
+                return Err(forked());
             }
         }
     }
@@ -97,6 +98,35 @@ impl Call {
     }
 }
 
+/// Waits in this thread for at most this long. No timer of the runtime: it would wake its thread for each wait.
+fn wait(work: &mut Work, limit: Option<Duration>) -> Option<Answer> {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let began = TokioHost.now();
+    loop {
+        if let Poll::Ready(answer) = work.as_mut().poll(&mut context) {
+            return Some(answer);
+        }
+        match limit.map(|limit| limit.saturating_sub(began.elapsed(TokioHost.now()))) {
+            Some(Duration::ZERO) => return None,
+            Some(left) => thread::park_timeout(left),
+            None => thread::park(),
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
 /// A request under way.
 #[pyclass(module = "tenure._native", frozen)]
 pub(crate) struct Started {
@@ -106,8 +136,16 @@ pub(crate) struct Started {
 #[pymethods]
 impl Started {
     /// Its caller does not wait any more: a claim is withdrawn, any other request goes on or not.
-    fn abort(&self) -> PyResult<()> {
-        self.task.get()?.abort();
-        Ok(())
+    fn abort(&self) {
+        if let Ok(task) = self.task.get() {
+            task.abort();
+        }
+    }
+}
+
+/// No loop waits for it any more.
+impl Drop for Started {
+    fn drop(&mut self) {
+        self.abort();
     }
 }

@@ -67,6 +67,10 @@ impl Raise for ConfigError {
 
 /// The failure of a store, with this message.
 fn store(py: Python<'_>, message: &str, error: &BackendError) -> PyErr {
+    store_as(py, "StoreError", message, error)
+}
+
+fn store_as(py: Python<'_>, class: &str, message: &str, error: &BackendError) -> PyErr {
     if error.kind() == ErrorKind::Forked {
         return forked();
     }
@@ -84,7 +88,7 @@ fn store(py: Python<'_>, message: &str, error: &BackendError) -> PyErr {
     let set = fields
         .set_item("kind", kind)
         .and_then(|()| fields.set_item("is_transient", error.kind().is_transient()));
-    set.map_or_else(|error| error, |()| exception(py, "StoreError", message, &fields))
+    set.map_or_else(|error| error, |()| exception(py, class, message, &fields))
 }
 
 impl Raise for BackendError {
@@ -148,6 +152,7 @@ impl Raise for HoldError {
         match self {
             Self::Acquire(error) => error.raise(py),
             Self::Lost(lost) => lost.raise(py),
+            Self::NotCounted(MemoError::Store(error)) => store_as(py, "NotCounted", &whole(self), error),
             Self::NotCounted(error) => error.raise(py),
             _ => plain(py, "TenureError", &whole(self)),
         }

@@ -16,8 +16,6 @@ use tracing::{
     span::{Attributes, Id, Record},
 };
 
-use crate::runtime::Return;
-
 /// More events than these are not kept: a program that does not fetch them would fill its memory.
 const MOST: usize = 1_000;
 
@@ -122,17 +120,22 @@ pub(crate) fn start_journal() -> bool {
 /// Waits for events, and returns each with its level of `logging`; `None` when the interpreter ends.
 #[pyfunction]
 pub(crate) fn next_events(py: Python<'_>) -> Option<Vec<(u8, String)>> {
-    let (events, returned) = py.detach(|| {
+    py.detach(|| {
         let state = JOURNAL.state();
         let is_quiet = |state: &mut State| state.events.is_empty() && !state.is_ended;
         let mut state = JOURNAL.rang.wait_while(state, is_quiet).unwrap_or_else(PoisonError::into_inner);
         let events = std::mem::take(&mut state.events);
         let is_ended = state.is_ended;
         drop(state);
-        ((!is_ended || !events.is_empty()).then_some(events), Return::begin(false))
-    });
-    drop(returned);
-    events
+        (!is_ended || !events.is_empty()).then_some(events)
+    })
+}
+
+/// What the parent of a fork has not fetched is not the child's.
+pub(crate) fn forget_events() {
+    if let Some(mut state) = JOURNAL.try_state() {
+        state.events.clear();
+    }
 }
 
 /// No thread waits for events any more.

@@ -33,6 +33,37 @@ enum Proof {
     Lead(tenure::election::Term),
 }
 
+/// A grant that its caller does not have yet. Dropped, it is released immediately: no work began under it.
+pub(crate) struct Granted(Option<Held>);
+
+impl Granted {
+    pub(crate) fn new(held: Held) -> Self {
+        Self(Some(held))
+    }
+
+    pub(crate) fn deliver(mut self) -> Guard {
+        Guard::new(self.0.take().expect("BUG: delivered twice"))
+    }
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        if let Some(held) = &mut self.0 {
+            held.set_unused();
+        }
+    }
+}
+
+impl Held {
+    fn set_unused(&mut self) {
+        match self {
+            Self::One(guard) => guard.set_unused(),
+            Self::Several(guards) => guards.set_unused(),
+            Self::Lead(leadership) => leadership.set_unused(),
+        }
+    }
+}
+
 impl Guard {
     pub(crate) fn new(held: Held) -> Self {
         let proof = match &held {
@@ -98,11 +129,23 @@ impl Guard {
         }))
     }
 
-    /// Releases it in the background; the parent of a fork keeps it.
+    /// Releases it in the background, as a block that was cut off; the parent of a fork keeps it.
     fn drop_now(&self) {
         if let Ok(held) = self.take() {
             drop(held);
         }
+    }
+
+    /// The same of one that its caller never had.
+    fn drop_unused(&self) {
+        if let Ok(Some(mut held)) = self.take() {
+            held.set_unused();
+        }
+    }
+
+    /// Whether it is of this process, and not of the parent of a fork.
+    fn is_ours(&self) -> bool {
+        self.held.is_ours()
     }
 
     /// Leaves it to its ttl, for another process. The answer is the owner of each.

@@ -20,8 +20,9 @@ mod _native {
     use std::cell::RefCell;
 
     use pyo3::prelude::*;
-    use tenure::command::HeldBack;
+    use tenure::command::{HeldBack, this_process};
 
+    use crate::leases::FLUSH;
     #[pymodule_export]
     use crate::{
         call::{Call, Started},
@@ -31,10 +32,10 @@ mod _native {
         loops::Completions,
     };
 
-    /// The interpreter ends: a thread that waits in a call does not return to it.
+    /// Waits until what has gone out of scope is released, for at most a second.
     #[pyfunction]
-    fn interpreter_ends(py: Python<'_>) {
-        py.detach(super::runtime::let_no_one_return);
+    fn wait_for_leavers(py: Python<'_>) {
+        py.detach(|| super::runtime::wait_for_leavers(FLUSH));
     }
 
     thread_local! {
@@ -43,18 +44,30 @@ mod _native {
 
     /// This thread is about to fork: no other thread is in the middle of a file.
     #[pyfunction]
-    fn before_fork() {
-        FORKING.set(Some(HeldBack::begin()));
+    fn before_fork(py: Python<'_>) {
+        // Without the lock of the interpreter, for which a thread in the middle of a file may wait.
+        py.detach(|| FORKING.set(Some(HeldBack::begin())));
     }
 
-    /// It has forked; in the parent and in the child.
+    /// It has forked.
     #[pyfunction]
-    fn after_fork() {
+    fn after_fork_in_parent() {
         FORKING.take();
+    }
+
+    /// It was forked.
+    #[pyfunction]
+    fn after_fork_in_child() {
+        if let Some(held_back) = FORKING.take() {
+            held_back.end_in_child();
+        }
+        super::journal::forget_events();
     }
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        // Known before any fork: it asks the directory of users, which may take long.
+        this_process();
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -4,7 +4,7 @@ use std::{process, sync::Arc};
 
 use pyo3::{exceptions::PyValueError, prelude::*};
 use tenure::{
-    AcquireError, AllOf, AnyOf, BackendError, Label, Locker, OwnerId,
+    AcquireError, AllOf, AnyOf, BackendError, HoldError, Label, Locker, OwnerId,
     command::this_process,
     election::{Leader, Observed},
     once::{LastRun, Turn as Due},
@@ -14,17 +14,28 @@ use tenure::{
 use crate::{
     call::Call,
     errors::Raise,
-    leases::{FLUSH, Guard, Held},
+    leases::{FLUSH, Granted, Guard, Held},
     own::Own,
-    runtime::runtime,
+    runtime::{leave, runtime},
     settings::{Seconds, Settings},
     views::json,
 };
 
 /// A connected store.
-#[pyclass(module = "tenure._native", frozen)]
+#[pyclass(module = "tenure._native", frozen, weakref)]
 pub(crate) struct Store {
     locker: Own<Locker>,
+}
+
+/// What was dropped is released first.
+impl Drop for Store {
+    fn drop(&mut self) {
+        if let Some(locker) = self.locker.take() {
+            leave(async move {
+                locker.flush(FLUSH).await;
+            });
+        }
+    }
 }
 
 /// A look at the store, whose answer is JSON.
@@ -181,8 +192,9 @@ impl Lock {
     }
 }
 
-fn held(_: Python<'_>, held: Held) -> PyResult<Guard> {
-    Ok(Guard::new(held))
+/// A claim, whose grant goes back if its caller does not wait for it any more.
+fn grant<E: Raise + Send + 'static>(claim: impl Future<Output = Result<Held, E>> + Send + 'static) -> Call {
+    Call::new(async move { claim.await.map(Granted::new) }, |_, granted| Ok(granted.deliver()))
 }
 
 #[pymethods]
@@ -204,7 +216,7 @@ impl Lock {
                 Claim::Any(any) => Held::One(any.acquire().await?),
             })
         };
-        Ok(Call::new(acquired, held))
+        Ok(grant(acquired))
     }
 
     /// Continues a lease that another process has left.
@@ -213,7 +225,7 @@ impl Lock {
         let Claim::One(lock) = self.claim.get()?.clone() else {
             return Err(PyValueError::new_err("a lease of one lock is attached to, not of several"));
         };
-        Ok(Call::new(async move { lock.attach(owner).await.map(Held::One) }, held))
+        Ok(grant(async move { lock.attach(owner).await.map(Held::One) }))
     }
 }
 
@@ -227,17 +239,19 @@ pub(crate) struct Once {
 impl Once {
     /// A guard and its turn; or the last run, as JSON, which still counts.
     fn begin(&self) -> PyResult<Call> {
-        type Begun = Result<(tenure::Guard, Due), LastRun>;
+        type Begun = Result<(Granted, Due), LastRun>;
         let once = self.once.get()?.clone();
-        let make =
-            |py: Python<'_>, begun: Begun| -> PyResult<(Option<Guard>, Option<Turn>, Option<String>)> {
-                let _ = py;
-                Ok(match begun {
-                    Ok((guard, turn)) => (Some(Guard::new(Held::One(guard))), Some(Turn(turn)), None),
-                    Err(last) => (None, None, Some(json(&last)?)),
-                })
-            };
-        Ok(Call::new(async move { once.begin().await }, make))
+        let begin = async move {
+            let begun = once.begin().await?;
+            Ok::<_, HoldError>(begun.map(|(guard, turn)| (Granted::new(Held::One(guard)), turn)))
+        };
+        let make = |_: Python<'_>, begun: Begun| -> PyResult<(Option<Guard>, Option<Turn>, Option<String>)> {
+            Ok(match begun {
+                Ok((granted, turn)) => (Some(granted.deliver()), Some(Turn(turn)), None),
+                Err(last) => (None, None, Some(json(&last)?)),
+            })
+        };
+        Ok(Call::new(begin, make))
     }
 
     /// Counts a run under this lease, which took this long.
@@ -268,7 +282,7 @@ impl Election {
     /// Waits until this process leads.
     fn campaign(&self) -> PyResult<Call> {
         let election = self.election.get()?.clone();
-        Ok(Call::new(async move { election.campaign().await.map(Held::Lead) }, held))
+        Ok(grant(async move { election.campaign().await.map(Held::Lead) }))
     }
 
     /// The leader as JSON, or `None`.

@@ -22,18 +22,20 @@ pub(crate) struct Completions {
 }
 
 struct Arrived {
-    answers: Mutex<Vec<(u64, Answer)>>,
+    /// `None` once no loop fetches them.
+    answers: Mutex<Option<Vec<(u64, Answer)>>>,
     bell: UnixStream,
 }
 
 impl Arrived {
-    fn answers(&self) -> MutexGuard<'_, Vec<(u64, Answer)>> {
+    fn answers(&self) -> MutexGuard<'_, Option<Vec<(u64, Answer)>>> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn push(&self, number: u64, answer: Answer) {
         let is_first = {
-            let mut answers = self.answers();
+            let mut arrived = self.answers();
+            let Some(answers) = &mut *arrived else { return };
             answers.push((number, answer));
             answers.len() == 1
         };
@@ -72,6 +74,16 @@ impl Completions {
     }
 }
 
+/// Its loop has ended: what comes is released.
+impl Drop for Completions {
+    fn drop(&mut self) {
+        if let Ok((_, arrived)) = self.mine.get() {
+            let answers = arrived.answers().take();
+            drop(answers);
+        }
+    }
+}
+
 /// One answer: its number, and its value or its exception.
 type Fetched = (u64, Option<Py<PyAny>>, Option<PyErr>);
 
@@ -82,7 +94,7 @@ impl Completions {
         let (ear, bell) = UnixStream::pair()?;
         ear.set_nonblocking(true)?;
         bell.set_nonblocking(true)?;
-        Ok(Self { mine: Own::new((ear, Arc::new(Arrived { answers: Mutex::default(), bell }))) })
+        Ok(Self { mine: Own::new((ear, Arc::new(Arrived { answers: Mutex::new(Some(Vec::new())), bell }))) })
     }
 
     /// The descriptor that is readable while an answer waits.
@@ -102,7 +114,7 @@ impl Completions {
                 _ => break,
             }
         }
-        let answers = mem::take(&mut *arrived.answers());
+        let answers = arrived.answers().as_mut().map(mem::take).unwrap_or_default();
         let fetched = answers.into_iter().map(|(number, answer)| match answer(py) {
             Ok(value) => (number, Some(value), None),
             Err(error) => (number, None, Some(error)),

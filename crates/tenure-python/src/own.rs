@@ -27,6 +27,11 @@ impl<T> Own<T> {
         Ok(self.value.as_ref().expect("BUG: used after its end"))
     }
 
+    /// The value itself, at the end; `None` in a forked child.
+    pub(crate) fn take(&mut self) -> Option<T> {
+        if self.is_ours() { self.value.take() } else { None }
+    }
+
     pub(crate) fn is_ours(&self) -> bool {
         self.pid == process::id()
     }

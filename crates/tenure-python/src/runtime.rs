@@ -5,57 +5,42 @@ use std::{
     io, process,
     sync::{
         Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
         mpsc,
     },
     thread,
     time::Duration,
 };
 
+use tenure::backend::{Host as _, TokioHost};
 use tokio::runtime::{Builder, Handle};
 
-/// The interpreter has begun to end. A thread that takes its lock from now on would be ended in the middle of a call.
-static IS_ENDING: AtomicBool = AtomicBool::new(false);
-/// How many threads are on their way back to the interpreter.
-static RETURNING: AtomicUsize = AtomicUsize::new(0);
+/// How many values are on their way out.
+static LEAVING: AtomicUsize = AtomicUsize::new(0);
+/// The process that they belong to.
+static LEAVER: AtomicU32 = AtomicU32::new(0);
 
-/// A thread on its way from a wait back to the interpreter; made before it asks for the lock, and dropped when it has it.
-pub(crate) struct Return(());
-
-impl Return {
-    /// Stays here until the process ends, if the interpreter has begun to: all but the thread that ends it.
-    pub(crate) fn begin(is_main: bool) -> Self {
-        RETURNING.fetch_add(1, Ordering::SeqCst);
-        if IS_ENDING.load(Ordering::SeqCst) && !is_main {
-            RETURNING.fetch_sub(1, Ordering::SeqCst);
-            loop {
-                thread::park();
-            }
-        }
-        Self(())
+/// Ends a value apart: what it does in the end may wait for a file, and a thread of the interpreter must not.
+pub(crate) fn leave<F: Future<Output = ()> + Send + 'static>(last: F) {
+    let Ok(runtime) = runtime() else { return };
+    if LEAVER.swap(process::id(), Ordering::SeqCst) != process::id() {
+        LEAVING.store(0, Ordering::SeqCst);
     }
+    LEAVING.fetch_add(1, Ordering::SeqCst);
+    runtime.spawn(async move {
+        last.await;
+        LEAVING.fetch_sub(1, Ordering::SeqCst);
+    });
 }
 
-impl Drop for Return {
-    fn drop(&mut self) {
-        RETURNING.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// From now on no thread returns to the interpreter. Waits for those that are on their way: without its lock.
-pub(crate) fn let_no_one_return() {
-    IS_ENDING.store(true, Ordering::SeqCst);
-    // In a forked child the count may have threads that only the parent has.
-    for _ in 0..LONGEST_RETURN_MS {
-        if RETURNING.load(Ordering::SeqCst) == 0 {
-            return;
-        }
+/// Waits until all of them have left, for at most this long.
+pub(crate) fn wait_for_leavers(limit: Duration) {
+    let began = TokioHost.now();
+    let is_ours = || LEAVER.load(Ordering::SeqCst) == process::id();
+    while is_ours() && LEAVING.load(Ordering::SeqCst) > 0 && began.elapsed(TokioHost.now()) < limit {
         thread::park_timeout(Duration::from_millis(1));
     }
 }
-
-/// How long a thread may take to get the interpreter's lock, in ms.
-const LONGEST_RETURN_MS: u32 = 500;
 
 /// The runtime of this process: a forked child makes another one.
 ///

@@ -5,7 +5,7 @@ use std::{fmt::Display, time::Duration};
 use pyo3::{
     exceptions::{PyTypeError, PyValueError},
     prelude::*,
-    types::PyDict,
+    types::{PyBool, PyDict},
 };
 use tenure::{Lock, OwnerId, Priority};
 
@@ -17,6 +17,9 @@ impl<'py> FromPyObject<'_, 'py> for Seconds {
     type Error = PyErr;
 
     fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if value.is_instance_of::<PyBool>() {
+            return Err(PyTypeError::new_err("a time is a number of seconds or a timedelta, and no bool"));
+        }
         if let Ok(seconds) = value.extract::<f64>() {
             let duration = Duration::try_from_secs_f64(seconds);
             return duration

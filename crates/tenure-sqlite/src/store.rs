@@ -82,6 +82,8 @@ impl FileStore {
     pub(crate) fn shared(config: Config, host: Arc<dyn Host>, notifier: Notifier) -> Arc<Mutex<Self>> {
         let path = config.path.clone();
         let store = Arc::new(Mutex::new(Self::new(config, host, notifier)));
+        // A program that forks waits for this, or its child would find the list locked.
+        let _unstopped = Unstopped::begin();
         let mut handles = locked(&HANDLES);
         handles.retain(|(_, handle)| handle.strong_count() > 0);
         handles.push((path, Arc::downgrade(&store)));

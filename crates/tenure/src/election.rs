@@ -213,6 +213,12 @@ pub struct Leadership {
 }
 
 impl Leadership {
+    /// As [`Guard::set_unused`].
+    #[doc(hidden)]
+    pub fn set_unused(&mut self) {
+        self.guard.set_unused();
+    }
+
     /// The proof of the lead, to be passed on.
     pub fn term(&self) -> Term {
         self.term.clone()

@@ -71,6 +71,13 @@ impl Guard {
         }
     }
 
+    /// The work under it is never started: a drop releases the lock immediately. For a binding, whose caller may have left before
+    /// the grant reached it.
+    #[doc(hidden)]
+    pub fn set_unused(&mut self) {
+        (self.linger, self.until) = (None, None);
+    }
+
     /// From now on: the lock stays taken after a drop, and for this long in any case.
     pub(crate) fn stays_taken(&mut self, linger: Option<Duration>, min_hold: Option<Duration>) {
         let now = self.engine.host.now();

@@ -236,6 +236,12 @@ pub struct Guards {
 }
 
 impl Guards {
+    /// As [`Guard::set_unused`].
+    #[doc(hidden)]
+    pub fn set_unused(&mut self) {
+        self.guards.iter_mut().for_each(Guard::set_unused);
+    }
+
     fn new(guards: Vec<Guard>) -> Self {
         let leases = Leases::new(guards.iter().map(Guard::lease));
         Self { guards, leases }

@@ -15,7 +15,8 @@ import threading
 from typing import Optional
 
 from . import _native
-from ._leases import Held, Leadership, Lease, Leases, _live
+from ._calls import block
+from ._leases import Held, Leadership, Lease, Leases, _live, own_threads
 from ._locks import (
     Election,
     Lock,
@@ -34,6 +35,7 @@ from .errors import (
     Forked,
     GaveWay,
     Lost,
+    NotCounted,
     NotHeld,
     StoreError,
     TenureError,
@@ -63,6 +65,7 @@ __all__ = [
     "Locks",
     "Lost",
     "Memo",
+    "NotCounted",
     "NotHeld",
     "Observer",
     "Once",
@@ -96,23 +99,24 @@ def connect(url: Optional[str] = None) -> Locks:
 
 def _at_exit() -> None:
     """The interpreter ends: what is held is released, unless a thread that still runs may work under it."""
-    others = [one for one in threading.enumerate() if one is not threading.main_thread()]
-    if all(one.name.startswith("tenure-") for one in others):
-        for held in list(_live):
+    try:
+        others = [one for one in threading.enumerate() if one is not threading.main_thread()]
+        if all(one in own_threads for one in others):
+            for held in list(_live):
+                held._drop()
+        for store in list(_stores):
             try:
-                held.release()
+                block(store.flush())
             except TenureError:
                 pass
-    for store in list(_stores):
-        try:
-            store.flush()
-        except TenureError:
-            pass
-    _native.stop_journal()
-    _native.interpreter_ends()
+        _native.wait_for_leavers()
+    finally:
+        _native.stop_journal()
 
 
 atexit.register(_at_exit)
 os.register_at_fork(
-    before=_native.before_fork, after_in_parent=_native.after_fork, after_in_child=_native.after_fork
+    before=_native.before_fork,
+    after_in_parent=_native.after_fork_in_parent,
+    after_in_child=_native.after_fork_in_child,
 )

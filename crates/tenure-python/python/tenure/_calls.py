@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import threading
 import weakref
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from . import _native
 
@@ -34,42 +34,46 @@ def refuse_in_loop(instead: str) -> None:
 
 
 class _Arrivals:
-    """What one event loop waits for. It does not refer to its loop, so that both can end."""
+    """What one event loop waits for. The loop has it, by the reader of its descriptor, and it ends with the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._completions = _native.Completions()
-        self._waiting: Dict[int, _Done] = {}
+        self._waiting: Dict[int, Tuple[_Done, _native.Started]] = {}
         self._numbers = itertools.count()
         loop.add_reader(self._completions.fileno(), self._fetch)
 
     def _fetch(self) -> None:
         for number, value, error in self._completions.fetch():
-            done = self._waiting.pop(number, None)
-            # Without a waiter, a lock in `value` is released as it goes.
+            done, _ = self._waiting.pop(number, (None, None))
             if done is not None:
                 done(value, error)
+            elif isinstance(value, _native.Guard):
+                value.drop_unused()
 
     def start(self, call: _native.Call, done: _Done) -> Callable[[], None]:
         number = next(self._numbers)
-        started = call.start(self._completions, number)
-        self._waiting[number] = done
+        self._waiting[number] = (done, call.start(self._completions, number))
 
         def forget() -> None:
-            if self._waiting.pop(number, None) is not None:
+            _, started = self._waiting.pop(number, (None, None))
+            if started is not None:
                 started.abort()
 
         return forget
 
 
-_arrivals: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Arrivals]" = weakref.WeakKeyDictionary()
+#: The loops, and what each has: weak, because that leads back to the loop.
+_arrivals: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Arrivals]]" = weakref.WeakKeyDictionary()
 
 
 def start(call: _native.Call, done: _Done) -> Callable[[], None]:
     """Begins a request of the running loop, which calls ``done``; what is returned ends the request."""
     loop = asyncio.get_running_loop()
-    arrivals = _arrivals.get(loop)
+    known = _arrivals.get(loop)
+    arrivals = None if known is None else known()
     if arrivals is None:
-        arrivals = _arrivals[loop] = _Arrivals(loop)
+        arrivals = _Arrivals(loop)
+        _arrivals[loop] = weakref.ref(arrivals)
     return arrivals.start(call, done)
 
 
@@ -91,6 +95,9 @@ async def wait(call: _native.Call, discard: Optional[Callable[[Any], None]] = No
         return await future
     except BaseException:
         forget()
-        if discard is not None and future.done() and not future.cancelled() and future.exception() is None:
+        if future.done() and not future.cancelled() and future.exception() is None and discard is not None:
             discard(future.result())
         raise
+    finally:
+        # An exception refers to this frame, and the future to the exception.
+        del future, done, forget

@@ -8,6 +8,7 @@ import threading
 from typing import Optional
 
 from . import _native
+from ._leases import own_threads
 
 _log = logging.getLogger("tenure")
 _reader: Optional[int] = None
@@ -22,7 +23,9 @@ def start_journal() -> None:
             return
         _reader = os.getpid()
     _native.start_journal()
-    threading.Thread(target=_read, name="tenure-log", daemon=True).start()
+    reader = threading.Thread(target=_read, name="tenure-log", daemon=True)
+    own_threads.add(reader)
+    reader.start()
 
 
 def _read() -> None:

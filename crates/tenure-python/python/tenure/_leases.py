@@ -25,6 +25,9 @@ _log = logging.getLogger("tenure")
 #: What is held, for the end of the interpreter.
 _live: "weakref.WeakSet[Held]" = weakref.WeakSet()
 
+#: The threads of this module, which work under no lease.
+own_threads: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
+
 _H = TypeVar("_H", bound="Held")
 
 
@@ -44,18 +47,25 @@ class Held:
     def __init__(self, guard: _native.Guard) -> None:
         self._guard = guard
         self._is_released = False
+        self._is_detached = False
+        #: Whether the lock stays taken after work that was cut off.
+        self._lingers = False
+        #: The store lives for as long as a lease of it.
+        self._store: Optional[_native.Store] = None
         self._watch: Optional[_Watch] = None
         _live.add(self)
 
     def check(self) -> None:
         """Raises :class:`Lost` unless this process holds it at this moment. Asks the clock, not the store."""
+        if self._is_detached:
+            raise Lost("the lease was left to its ttl, and another process may have it", cause="released")
         self._guard.check()
 
     @property
     def is_held(self) -> bool:
         """Whether :meth:`check` would pass."""
         try:
-            self._guard.check()
+            self.check()
         except Lost:
             return False
         return True
@@ -84,9 +94,21 @@ class Held:
         return self._guard.release()
 
     def _drop(self) -> None:
+        """Releases it in the background."""
         self._is_released = True
         _live.discard(self)
         self._guard.drop_now()
+
+    def _is_left(self, kind: Optional[Type[BaseException]]) -> bool:
+        """Whether the end of a block has nothing to wait for."""
+        if not self._guard.is_ours():
+            # The child of a fork. It releases nothing, and an exception of its own passes on.
+            if kind is None:
+                self._guard.check()
+            return True
+        if kind is not None and not self._is_released and (self._lingers or kind is GeneratorExit):
+            self._drop()
+        return self._is_released
 
     def wait_lost(self) -> Lost:
         """Waits until it is lost, in this thread. After a release it returns immediately, with the cause ``"released"``."""
@@ -107,6 +129,7 @@ class Held:
                 callback(lost)
 
         thread = threading.Thread(target=watch, args=(self._guard.lost(),), name="tenure-lost", daemon=True)
+        own_threads.add(thread)
         thread.start()
 
     def __enter__(self: _H) -> _H:
@@ -116,7 +139,7 @@ class Held:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        if self._is_released:
+        if self._is_left(kind):
             return
         is_held = self.is_held
         call = self._ending()
@@ -137,12 +160,12 @@ class Held:
         watch, self._watch = self._watch, None
         if watch is not None:
             lost = watch.end()
-            if lost is not None:
+            if lost is not None and kind is not GeneratorExit and self._guard.is_ours():
                 self._drop()
                 if await watch.settle(kind) and (kind is None or kind is asyncio.CancelledError):
                     raise lost from error
                 return
-        if self._is_released:
+        if self._is_left(kind):
             return
         is_held = self.is_held
         call = self._ending()
@@ -160,6 +183,10 @@ def _ended(failed: TenureError, is_held: bool, kind: Optional[Type[BaseException
     _log.warning("the release of a lock failed: %s", failed)
 
 
+#: How long, in seconds, a block may last before its lease is watched. No loss is known as early as that but by a break.
+_BRIEF = 0.05
+
+
 class _Watch:
     """Cancels the task that entered ``async with`` when the lease is lost."""
 
@@ -167,7 +194,12 @@ class _Watch:
         self._task = asyncio.current_task()
         self._cancelling = self._task.cancelling() if sys.version_info >= (3, 11) and self._task else 0
         self._lost: Optional[Lost] = None
-        self._forget = start(guard.lost(), self._on_lost)
+        self._guard = guard
+        # Most blocks are short: they end before a watch would be worth its cost.
+        self._forget = asyncio.get_running_loop().call_later(_BRIEF, self._begin).cancel
+
+    def _begin(self) -> None:
+        self._forget = start(self._guard.lost(), self._on_lost)
 
     def _on_lost(self, lost: Any, error: Optional[BaseException]) -> None:
         if error is None and lost.cause != "released":
@@ -194,6 +226,9 @@ class _Watch:
             except asyncio.CancelledError:
                 if not is_alone:
                     raise
+            # The caller may have cancelled it in between.
+            if sys.version_info >= (3, 11) and self._task.cancelling() > self._cancelling:
+                raise asyncio.CancelledError
         return is_alone
 
 
@@ -220,7 +255,7 @@ class Lease(Held):
 
         Pass it to what the lock protects, which refuses a smaller one than it has seen.
         """
-        self._lease.check()
+        self.check()
         return self._lease.token
 
     @property
@@ -267,7 +302,10 @@ class Lease(Held):
         return Ownership._of(*await wait(self._lease.ownership(rest)))
 
     def detach(self) -> str:
-        """Leaves the lease to its ttl, and returns its owner: another process continues it with :meth:`Lock.attach`."""
+        """Leaves the lease to its ttl, and returns its owner: another process continues it with :meth:`Lock.attach`.
+
+        Raises :class:`StoreError` if the store did not answer where it is asked: then the lock is released.
+        """
         call = self._detaching()
         return block(call)[0] if call is not None else self.owner
 
@@ -278,15 +316,20 @@ class Lease(Held):
 
     def _detaching(self) -> Optional[_native.Call]:
         self.check()
-        self._is_released = True
+        self._is_released = self._is_detached = True
         _live.discard(self)
         if self._watch is not None:
             self._watch.end()
         return self._guard.detach()
 
     def __repr__(self) -> str:
-        held = "held" if self.is_held and not self._is_released else "not held"
-        return f"<tenure.{type(self).__name__} {self.name!r} {held}>"
+        return f"<tenure.{type(self).__name__} {_state(self, lambda: repr(self.name))}>"
+
+
+def _state(held: Held, name: Callable[[], str]) -> str:
+    if not held._guard.is_ours():
+        return "of the parent of a fork"
+    return f"{name()} {'held' if held.is_held else 'not held'}"
 
 
 def _waiter(view: Optional[str]) -> Optional[Waiter]:
@@ -317,8 +360,7 @@ class Leases(Held):
         return min(lease.remaining for lease in self._leases)
 
     def __repr__(self) -> str:
-        held = "held" if self.is_held and not self._is_released else "not held"
-        return f"<tenure.Leases {self.names!r} {held}>"
+        return f"<tenure.Leases {_state(self, lambda: repr(self.names))}>"
 
 
 class Leadership(Lease):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
+import datetime
 import json
 import os
 import sys
-import threading
 import time
 import weakref
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -36,7 +35,7 @@ from ._calls import wait as _wait
 from ._journal import start_journal
 from ._leases import Held, Leadership, Lease, Leases
 from ._times import Time
-from .errors import Busy
+from .errors import Busy, Forked, Lost, NotCounted
 from .views import Finding, Holder, LastRun, Leader, LockView
 
 __all__ = ["Election", "Lock", "Locks", "Once", "Outcome", "Ran", "ReadWriteLock", "Skipped"]
@@ -48,7 +47,7 @@ _H = TypeVar("_H", bound=Held)
 _T = TypeVar("_T")
 
 #: For the end of the interpreter.
-_stores: "weakref.WeakSet[Locks]" = weakref.WeakSet()
+_stores: "weakref.WeakSet[_native.Store]" = weakref.WeakSet()
 
 
 class Locks:
@@ -66,7 +65,8 @@ class Locks:
     ``priority``
         ``"low"``, ``"normal"``, ``"high"`` or ``"urgent"``: a higher one is granted the lock first.
     ``max_hold``, ``min_hold``, ``linger``
-        The longest time that it is held; the least time that it stays taken; how long it stays taken after its release.
+        The longest time that it is held; the least time that it stays taken; how long it stays taken after work that was cut
+        off, by an exception or by the end of the interpreter.
     ``patience``
         How long a store may fail before a wait ends with :class:`StoreError`, by default as long as the wait, or 30 s.
     ``latest``, ``replace``
@@ -80,12 +80,12 @@ class Locks:
     def __init__(self, url: str) -> None:
         command = os.path.basename(sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else sys.executable)
         self._store = _native.Store(url, command)
-        _stores.add(self)
+        _stores.add(self._store)
         start_journal()
 
     def mutex(self, name: str, **options: Unpack[Options]) -> Lock[Lease]:
         """A lock that one process holds at a time."""
-        return Lock(self._store.mutex(name, _chosen(options)), Lease)
+        return Lock(self._store.mutex(name, _chosen(options)), Lease, self._store, options)
 
     def rwlock(self, name: str, **options: Unpack[Options]) -> ReadWriteLock:
         """A lock that many readers hold, or one writer."""
@@ -96,15 +96,15 @@ class Locks:
         chosen = _chosen(options)
         if take != 1:
             chosen["take"] = take
-        return Lock(self._store.semaphore(name, slots, chosen), Lease)
+        return Lock(self._store.semaphore(name, slots, chosen), Lease, self._store, options)
 
     def all(self, names: Iterable[str], **options: Unpack[Options]) -> Lock[Leases]:
         """Several mutexes, to be held at the same time. They are acquired in one order, so no two callers wait for each other."""
-        return Lock(self._store.all(list(names), _chosen(options)), Leases)
+        return Lock(self._store.all(_names(names), _chosen(options)), Leases, self._store, options)
 
     def any(self, names: Iterable[str], **options: Unpack[Options]) -> Lock[Lease]:
         """Several mutexes, of which the first that is free is taken."""
-        return Lock(self._store.any(list(names), _chosen(options)), Lease)
+        return Lock(self._store.any(_names(names), _chosen(options)), Lease, self._store, options)
 
     def once(
         self,
@@ -119,11 +119,11 @@ class Locks:
 
         With ``even_if_failed`` a run counts from its start, so a run that raises is not repeated before the next interval.
         """
-        return Once(self._store.once(name, interval, jitter, even_if_failed, _chosen(options)), even_if_failed)
+        return Once(self._store.once(name, interval, jitter, even_if_failed, _chosen(options)), even_if_failed, self._store)
 
     def election(self, name: str, **options: Unpack[Options]) -> Election:
         """An election: one process leads, the others follow."""
-        return Election(self._store.election(name, _chosen(options)))
+        return Election(self._store.election(name, _chosen(options)), self._store, options)
 
     def inspect(self, name: str) -> LockView:
         """Who holds and who waits, when the store answered. Do not decide by it: it may be old by then."""
@@ -170,7 +170,7 @@ class Locks:
         return self._store.new_owner()
 
     def flush(self) -> bool:
-        """Waits until the locks that were dropped are released, for at most a second. Called at the end of the interpreter."""
+        """Waits until the locks that were dropped are released, for at most a second. The end of the interpreter does so too."""
         is_done: bool = block(self._store.flush())
         return is_done
 
@@ -178,21 +178,31 @@ class Locks:
         raise TypeError("a connected store belongs to its process; call tenure.connect() in the other one")
 
     def __repr__(self) -> str:
-        backend, reach = self._store.about()
+        try:
+            backend, reach = self._store.about()
+        except Forked:
+            return "<tenure.Locks of the parent of a fork>"
         return f"<tenure.Locks on {backend}, for {reach}>"
 
 
 class Lock(Generic[_H]):
     """A lock in one mode, to be acquired any number of times, by any number of threads and tasks.
 
-    ``with lock as lease:`` acquires it and releases it at the end of the block; ``async with`` does so in a task.
+    ``with lock as lease:`` acquires it and releases it at the end of the block; ``async with`` does so in a task. Where the
+    end is elsewhere than the beginning, as in an :class:`contextlib.ExitStack`, write ``lock.acquire()``, whose lease is a
+    context manager as well.
     """
 
-    def __init__(self, lock: Union[_native.Lock, _Campaign], held: Type[_H]) -> None:
+    def __init__(
+        self, lock: Union[_native.Lock, _Campaign], held: Type[_H], store: _native.Store, options: Options
+    ) -> None:
         self._lock = lock
         self._held = held
-        # What each thread and task has entered, the last one at the end.
-        self._entered: Dict[Tuple[int, Optional[int]], List[_H]] = {}
+        self._store = store
+        self._limit = options.get("wait")
+        self._lingers = options.get("linger") is not None
+        # What each block has entered, by its frame; the last one at the end.
+        self._entered: Dict[FrameType, List[_H]] = {}
 
     def acquire(self, wait: Optional[Time] = None) -> _H:
         """Waits until this process holds it, for at most ``wait`` seconds, or as its option says.
@@ -201,12 +211,11 @@ class Lock(Generic[_H]):
         :class:`RuntimeError`: there, use :meth:`acquire_async`.
         """
         refuse_in_loop("await lock.acquire_async()` or `async with lock:")
+        tries = _Tries(self._limit if wait is None else wait)
         while True:
-            held = self._held(block(self._lock.acquire(wait)))
-            # A lease that ended before this thread could run again was never seen by its caller: the next one.
-            if held.is_held:
+            held = self._granted(block(self._lock.acquire(tries.left())))
+            if tries.accepts(held):
                 return held
-            held._drop()
 
     def try_acquire(self) -> Optional[_H]:
         """Asks once; ``None`` if another owner holds it, or waits for it."""
@@ -217,11 +226,11 @@ class Lock(Generic[_H]):
 
     async def acquire_async(self, wait: Optional[Time] = None) -> _H:
         """As :meth:`acquire`, in a task. Cancelled, the claim is withdrawn, and a grant that had come is released."""
+        tries = _Tries(self._limit if wait is None else wait)
         while True:
-            held = self._held(await _wait(self._lock.acquire(wait), _native.Guard.drop_now))
-            if held.is_held:
+            held = self._granted(await _wait(self._lock.acquire(tries.left()), _native.Guard.drop_unused))
+            if tries.accepts(held):
                 return held
-            held._drop()
 
     async def try_acquire_async(self) -> Optional[_H]:
         """As :meth:`try_acquire`."""
@@ -231,65 +240,113 @@ class Lock(Generic[_H]):
             return None
 
     def attach(self, owner: str) -> _H:
-        """Continues a lease that another process has left by :meth:`Lease.detach`, or a script by ``tenure lock``."""
-        return self._held(block(self._lock.attach(owner)))
+        """Continues a lease that another process has left by :meth:`Lease.detach`, or a script by ``tenure lock``.
+
+        Raises :class:`NotHeld` if that owner does not hold the lock.
+        """
+        refuse_in_loop("await lock.attach_async(owner)")
+        return self._attached(block(self._lock.attach(owner)))
 
     async def attach_async(self, owner: str) -> _H:
         """As :meth:`attach`."""
-        return self._held(await _wait(self._lock.attach(owner), _native.Guard.drop_now))
+        return self._attached(await _wait(self._lock.attach(owner), _native.Guard.drop_now))
+
+    def _granted(self, guard: _native.Guard) -> _H:
+        held = self._held(guard)
+        held._store, held._lingers = self._store, self._lingers
+        return held
+
+    def _attached(self, guard: _native.Guard) -> _H:
+        held = self._granted(guard)
+        held.check()
+        return held
 
     def __enter__(self) -> _H:
+        return self._enter(sys._getframe(1))
+
+    def _enter(self, frame: FrameType) -> _H:
         held = self.acquire()
-        self._entered.setdefault(_here(None), []).append(held)
+        self._entered.setdefault(frame, []).append(held)
         return held
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        self._leave(_here(None)).__exit__(kind, error, trace)
+        self._leave(sys._getframe(1)).__exit__(kind, error, trace)
 
-    async def __aenter__(self) -> _H:
+    # No coroutine functions: it is the call that has the frame of the block.
+    def __aenter__(self) -> Awaitable[_H]:
+        return self._enter_async(sys._getframe(1))
+
+    def __aexit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> Awaitable[None]:
+        return self._leave(sys._getframe(1)).__aexit__(kind, error, trace)
+
+    async def _enter_async(self, frame: FrameType) -> _H:
         held = await (await self.acquire_async()).__aenter__()
-        self._entered.setdefault(_here(_task()), []).append(held)
+        self._entered.setdefault(frame, []).append(held)
         return held
 
-    async def __aexit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
-        await self._leave(_here(_task())).__aexit__(kind, error, trace)
-
-    def _leave(self, here: Tuple[int, Optional[int]]) -> _H:
-        """What this thread or task has entered last; a generator may be ended by another one than the one that began it."""
-        if here not in self._entered:
-            here = next(reversed(self._entered))
-        entered = self._entered[here]
+    def _leave(self, frame: FrameType) -> _H:
+        """What this block has entered last."""
+        if frame not in self._entered:
+            # It ends elsewhere than it began.
+            if len(self._entered) != 1 or len(next(iter(self._entered.values()))) != 1:
+                raise RuntimeError(
+                    "several blocks hold this lock, and this one did not begin here; write `with lock.acquire() as lease:`"
+                )
+            frame = next(iter(self._entered))
+        entered = self._entered[frame]
         held = entered.pop()
         if not entered:
-            del self._entered[here]
+            del self._entered[frame]
         return held
 
     def __reduce__(self) -> Any:
         raise TypeError("a lock belongs to its process; call tenure.connect() in the other one")
 
 
-def _chosen(options: Options) -> Dict[str, Any]:
-    return cast(Dict[str, Any], options)
+class _Tries:
+    """Of one wait: a lease that has ended before its caller could run again was never seen, and the next one is waited for."""
+
+    def __init__(self, wait: Optional[Time]) -> None:
+        if isinstance(wait, datetime.timedelta):
+            wait = wait.total_seconds()
+        self._until = None if wait is None else _now() + wait
+        self._wait: Optional[Time] = wait
+        self._left = 3
+
+    def left(self) -> Optional[Time]:
+        return self._wait
+
+    def accepts(self, held: Held) -> bool:
+        """Raises the loss after some tries, or if the next one would end as this one."""
+        try:
+            held.check()
+        except Lost as lost:
+            held._drop()
+            self._left -= 1
+            if self._left == 0 or lost.cause == "max_hold":
+                raise
+            if self._until is not None:
+                self._wait = max(0.0, self._until - _now())
+            return False
+        return True
 
 
-def _here(task: Optional[int]) -> Tuple[int, Optional[int]]:
-    return (threading.get_ident(), task)
-
-
-def _task() -> int:
-    return id(asyncio.current_task())
+def _names(names: Iterable[str]) -> List[str]:
+    if isinstance(names, str):
+        raise TypeError("several names are wanted, as a list: a string would be one name for each letter")
+    return list(names)
 
 
 class ReadWriteLock:
     """A lock that many readers hold, or one writer."""
 
-    def __init__(self, store: _native.Store, name: str, options: Dict[str, Any]) -> None:
-        self._read = Lock(store.read(name, options), Lease)
-        self._write = Lock(store.write(name, options), Lease)
+    def __init__(self, store: _native.Store, name: str, options: Any) -> None:
+        self._read = Lock(store.read(name, options), Lease, store, options)
+        self._write = Lock(store.write(name, options), Lease, store, options)
 
     def read(self) -> Lock[Lease]:
         """The lock of a reader."""
@@ -332,15 +389,17 @@ Outcome = Union["Ran[_T]", Skipped]
 class Once:
     """A job that runs once per interval."""
 
-    def __init__(self, once: _native.Once, is_counted: bool) -> None:
+    def __init__(self, once: _native.Once, is_counted: bool, store: _native.Store) -> None:
         self._once = once
+        self._store = store
         # Whether a run was counted as it began.
         self._is_counted = is_counted
 
     def run(self, work: Callable[[Lease], _T]) -> Outcome[_T]:
         """Runs ``work`` with its lease, unless a run that counts began within the interval.
 
-        A run that raises does not count, and one whose lease was lost before its end raises :class:`Lost`.
+        A run that raises does not count, and one whose lease was lost before its end raises :class:`Lost`. If the run is done
+        and the store does not count it, :class:`NotCounted` has what it returned.
         """
         refuse_in_loop("await job.run_async(work)")
         guard, turn, last = block(self._once.begin())
@@ -351,7 +410,11 @@ class Once:
             value = work(lease)
             lease.check()
             if not self._is_counted:
-                block(self._once.count(lease._lease, turn, _now() - began))
+                try:
+                    block(self._once.count(lease._lease, turn, _now() - began))
+                except NotCounted as error:
+                    error.value = value
+                    raise
         return Ran(value)
 
     async def run_async(self, work: Callable[[Lease], Awaitable[_T]]) -> Outcome[_T]:
@@ -364,7 +427,11 @@ class Once:
             value = await work(lease)
             lease.check()
             if not self._is_counted:
-                await _wait(self._once.count(lease._lease, turn, _now() - began))
+                try:
+                    await _wait(self._once.count(lease._lease, turn, _now() - began))
+                except NotCounted as error:
+                    error.value = value
+                    raise
         return Ran(value)
 
     def last(self) -> Optional[LastRun]:
@@ -380,7 +447,11 @@ class Once:
 
 def _drop_begun(begun: Tuple[Optional[_native.Guard], Any, Any]) -> None:
     if begun[0] is not None:
-        begun[0].drop_now()
+        begun[0].drop_unused()
+
+
+def _chosen(options: Options) -> Dict[str, Any]:
+    return dict(cast(Dict[str, Any], options))
 
 
 def _now() -> float:
@@ -391,9 +462,9 @@ def _now() -> float:
 class Election:
     """An election: ``with election as leadership:`` waits until this process leads."""
 
-    def __init__(self, election: _native.Election) -> None:
+    def __init__(self, election: _native.Election, store: _native.Store, options: Options) -> None:
         self._election = election
-        self._lock: Lock[Leadership] = Lock(_Campaign(election), Leadership)
+        self._lock: Lock[Leadership] = Lock(_Campaign(election), Leadership, store, options)
 
     def campaign(self) -> Leadership:
         """Waits until this process leads."""
@@ -416,20 +487,20 @@ class Election:
         return Observer(self._election.observe())
 
     def __enter__(self) -> Leadership:
-        return self._lock.__enter__()
+        return self._lock._enter(sys._getframe(1))
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        self._lock.__exit__(kind, error, trace)
+        self._lock._leave(sys._getframe(1)).__exit__(kind, error, trace)
 
-    async def __aenter__(self) -> Leadership:
-        return await self._lock.__aenter__()
+    def __aenter__(self) -> Awaitable[Leadership]:
+        return self._lock._enter_async(sys._getframe(1))
 
-    async def __aexit__(
+    def __aexit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
-        await self._lock.__aexit__(kind, error, trace)
+    ) -> Awaitable[None]:
+        return self._lock._leave(sys._getframe(1)).__aexit__(kind, error, trace)
 
 
 class _Campaign:
@@ -454,18 +525,22 @@ class Observer:
 
     def __init__(self, observer: _native.Observer) -> None:
         self._observer = observer
+        # What had come to a task that was cancelled.
+        self._missed: List[Optional[str]] = []
 
     def __iter__(self) -> Iterator[Optional[Leader]]:
         return self
 
     def __next__(self) -> Optional[Leader]:
-        return _leader(block(self._observer.next()))
+        return _leader(self._missed.pop(0) if self._missed else block(self._observer.next()))
 
     def __aiter__(self) -> AsyncIterator[Optional[Leader]]:
         return self
 
     async def __anext__(self) -> Optional[Leader]:
-        return _leader(await _wait(self._observer.next()))
+        if self._missed:
+            return _leader(self._missed.pop(0))
+        return _leader(await _wait(self._observer.next(), self._missed.append))
 
 
 class Watch:
@@ -473,15 +548,19 @@ class Watch:
 
     def __init__(self, watch: _native.Watch) -> None:
         self._watch = watch
+        # What had come to a task that was cancelled.
+        self._missed: List[str] = []
 
     def __iter__(self) -> Iterator[LockView]:
         return self
 
     def __next__(self) -> LockView:
-        return LockView._of(json.loads(block(self._watch.next())))
+        return LockView._of(json.loads(self._missed.pop(0) if self._missed else block(self._watch.next())))
 
     def __aiter__(self) -> AsyncIterator[LockView]:
         return self
 
     async def __anext__(self) -> LockView:
-        return LockView._of(json.loads(await _wait(self._watch.next())))
+        if self._missed:
+            return LockView._of(json.loads(self._missed.pop(0)))
+        return LockView._of(json.loads(await _wait(self._watch.next(), self._missed.append)))

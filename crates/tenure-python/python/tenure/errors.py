@@ -14,6 +14,7 @@ __all__ = [
     "Forked",
     "GaveWay",
     "Lost",
+    "NotCounted",
     "NotHeld",
     "StoreError",
     "TenureError",
@@ -81,6 +82,13 @@ class StoreError(TenureError):
     kind: str = "unavailable"
     #: Whether a later try may succeed without a change of anything.
     is_transient: bool = False
+
+
+class NotCounted(StoreError):
+    """A run of a job is done, and the store has not counted it: the job may run again within its interval."""
+
+    #: What the run returned.
+    value: Any = None
 
 
 class ConfigError(TenureError, ValueError):

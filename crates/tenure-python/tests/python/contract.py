@@ -5,6 +5,7 @@ import pickle
 import threading
 import time
 import unittest
+from contextlib import ExitStack
 
 import support
 import tenure
@@ -82,6 +83,35 @@ class Contract(Case):
             self.assertTrue(one.is_held and two.is_held)
         self.assertFalse(one.is_held or two.is_held)
 
+    def test_a_block_releases_what_it_has_entered(self):
+        """L1: the newest lease of the lock object was released instead, under the work of another block."""
+        lock, frees = name("gpu"), name("gpu")
+        pool = self.locks.any([lock, frees])
+
+        def generator():
+            with pool as lease:
+                yield lease
+
+        one, two = generator(), generator()
+        first, second = next(one), next(two)
+        # Ended by another thread than the one that began it, and the older one first.
+        closing = threading.Thread(target=one.close)
+        closing.start()
+        closing.join(PATIENCE)
+        self.assertEqual((first.is_held, second.is_held), (False, True))
+        two.close()
+        self.assertFalse(second.is_held)
+        with ExitStack() as stack:
+            stack.enter_context(pool.acquire())
+            stack.enter_context(pool.acquire())
+        stacks = [ExitStack(), ExitStack()]
+        leases = [stack.enter_context(pool) for stack in stacks]
+        with self.assertRaisesRegex(RuntimeError, "lock.acquire"):
+            stacks[0].close()
+        self.assertTrue(all(lease.is_held for lease in leases))
+        for lease in leases:
+            lease.release()
+
     def test_an_exception_passes_on_and_the_lock_is_released(self):
         of = name()
         with self.assertRaises(ZeroDivisionError):
@@ -154,6 +184,9 @@ class Contract(Case):
             (TypeError, lambda: self.locks.mutex(name(), timeout=3)),
             (tenure.ConfigError, lambda: tenure.connect("nosuch://host")),
             (tenure.ConfigError, lambda: self.locks.all([]).acquire()),
+            (TypeError, lambda: self.locks.all("names")),
+            (TypeError, lambda: self.locks.mutex(name()).acquire(True)),
+            (TypeError, lambda: self.locks.mutex(name(), ttl=True)),
         ]
         for number, (error, call) in enumerate(refused):
             with self.subTest(number), self.assertRaises(error):
@@ -240,12 +273,30 @@ class Contract(Case):
         lock = name()
         lease = self.locks.mutex(lock).acquire()
         token, owner = lease.token, lease.detach()
-        self.assertEqual(owner, lease.owner)
+        self.assertEqual((owner, lease.is_held), (lease.owner, False))
+        self.assertRaises(tenure.Lost, lambda: lease.token)
         self.assertIsNone(self.other.mutex(lock).try_acquire())
         with self.other.mutex(lock).attach(owner) as again:
             self.assertEqual(again.token, token)
         with self.assertRaises(tenure.NotHeld):
             self.other.mutex(lock).attach(owner)
+
+    @unittest.skipIf(IS_SESSION, "a lease ends with its session")
+    def test_a_lock_stays_taken_after_work_that_was_cut_off(self):
+        lock = name()
+        with self.locks.mutex(lock, linger=60):
+            pass
+        with self.assertRaises(ZeroDivisionError):
+            with self.other.mutex(lock, wait=PATIENCE, linger=60):
+                1 / 0
+        self.assertIsNone(self.locks.mutex(lock).try_acquire())
+        self.locks.force_release(lock)
+
+    def test_a_lease_that_ends_as_it_begins_is_waited_for_no_more(self):
+        began = time.monotonic()
+        with self.assertRaises(tenure.Lost):
+            self.locks.mutex(name(), max_hold=0).acquire(wait=0)
+        self.assertLess(time.monotonic() - began, PATIENCE)
 
     @unittest.skipIf(IS_QUORUM or IS_ORDERED, "no classes there")
     def test_a_higher_class_enters_first(self):

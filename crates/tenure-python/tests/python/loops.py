@@ -11,7 +11,7 @@ import tracemalloc
 import unittest
 
 import tenure
-from support import IS_MEMORY, IS_QUORUM, PATIENCE, SLOWNESS, eventually_async, name
+from support import IS_MEMORY, IS_QUORUM, IS_SESSION, PATIENCE, SLOWNESS, eventually_async, name
 import support
 
 
@@ -97,6 +97,51 @@ class Loops(unittest.IsolatedAsyncioTestCase):
                 except asyncio.CancelledError:
                     1 / 0
         await asyncio.sleep(0)
+
+    @unittest.skipIf(IS_SESSION, "a lease ends with its session")
+    async def test_a_grant_that_nobody_received_does_not_linger(self):
+        lock = name()
+        async with self.locks.mutex(lock):
+            task = asyncio.create_task(self.other.mutex(lock, linger=60).acquire_async())
+            await asyncio.sleep(0.05)
+        # Its grant may be on its way.
+        await asyncio.sleep(0.001)
+        task.cancel()
+        try:
+            await (await task).release_async()
+        except asyncio.CancelledError:
+            pass
+        async with self.locks.mutex(lock, wait=PATIENCE):
+            pass
+
+    async def test_blocks_of_tasks_and_generators_release_what_they_entered(self):
+        pool = self.locks.any([name("gpu"), name("gpu")])
+
+        async def generator():
+            async with pool as lease:
+                yield lease
+
+        one, two = generator(), generator()
+        first, second = await one.__anext__(), await two.__anext__()
+        await asyncio.create_task(one.aclose())
+        self.assertEqual((first.is_held, second.is_held), (False, True))
+        await two.aclose()
+        self.assertFalse(second.is_held)
+
+    async def test_a_cancelled_look_at_a_watch_misses_no_change(self):
+        lock = name()
+        watch, views = self.other.watch(lock), []
+        self.assertEqual((await watch.__anext__()).holders, [])
+        for _ in range(20):
+            async with self.locks.mutex(lock):
+                pass
+            try:
+                views.append(await asyncio.wait_for(watch.__anext__(), 0.0005))
+            except asyncio.TimeoutError:
+                pass
+        async with self.locks.mutex(lock) as lease:
+            while not (views and views[-1].holders and views[-1].holders[0].owner == lease.owner):
+                views.append(await asyncio.wait_for(watch.__anext__(), PATIENCE))
 
     @unittest.skipIf(sys.version_info < (3, 11), "before 3.11 the two cannot be told apart")
     async def test_a_caller_that_cancels_at_the_moment_of_a_loss_is_heard(self):
@@ -233,6 +278,27 @@ class Loops(unittest.IsolatedAsyncioTestCase):
 
 
 class ManyLoops(unittest.TestCase):
+    def test_a_loop_that_is_closed_among_its_tasks_leaves_no_lock(self):
+        locks, lock = tenure.connect(support.URL), name()
+        loop = asyncio.new_event_loop()
+
+        async def hold():
+            async with locks.mutex(lock):
+                await asyncio.sleep(1000)
+
+        async def begin():
+            asyncio.get_running_loop().create_task(hold())
+            while not (await locks.inspect_async(lock)).holders:
+                await asyncio.sleep(0.01)
+
+        loop.set_exception_handler(lambda *_: None)
+        loop.run_until_complete(begin())
+        loop.close()
+        del loop
+        gc.collect()
+        with locks.mutex(lock, wait=PATIENCE):
+            pass
+
     def test_one_store_serves_one_loop_after_another_and_several_at_the_same_time(self):
         locks = tenure.connect(support.URL)
         before = len(os.listdir("/proc/self/fd"))

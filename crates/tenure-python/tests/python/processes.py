@@ -106,10 +106,29 @@ with tenure.connect().mutex(sys.argv[1], ttl=float(sys.argv[2])) as lease:
             "lease = tenure.connect().mutex(sys.argv[1], ttl=60).acquire()",
             "tenure.connect().mutex(sys.argv[1], ttl=60).acquire(); sys.exit(0)",
             "lease = tenure.connect().mutex(sys.argv[1], ttl=60).acquire(); lease.on_lost(print)",
+            "(lambda: tenure.connect().mutex(sys.argv[1], ttl=60).acquire())()",
+            "def main():\n  for lock in [tenure.connect().mutex(sys.argv[1], ttl=60)]:\n    lease = lock.acquire()\nmain()",
         ]:
             self.assertEqual(ended(python("import sys, tenure\n" + code, lock)), (0, "", ""))
             with self.locks.mutex(lock, wait=10 * SLOWNESS):
                 pass
+
+    def test_a_handler_of_the_end_may_join_a_thread_that_locks(self):
+        code = """
+import atexit, sys, threading
+stop = threading.Event()
+def work():
+    while not stop.is_set():
+        with lock:
+            pass
+thread = threading.Thread(target=work, daemon=True)
+# Called after the handler of the module, because it is registered before.
+atexit.register(lambda: (stop.set(), thread.join()))
+import tenure
+lock = tenure.connect().mutex(sys.argv[1])
+thread.start()
+"""
+        self.assertEqual(ended(python(code, name())), (0, "", ""))
 
     def test_a_thread_that_still_works_keeps_its_lease_at_the_end(self):
         lock = name()
@@ -206,6 +225,20 @@ class Forks(Case):
             time.sleep(0.1)
             lease.check()
             self.assertEqual([h.owner for h in self.locks.inspect(lock).holders], [lease.owner])
+
+    def test_an_exception_of_a_child_passes_on(self):
+        code = """
+import os, sys, tenure
+with tenure.connect().mutex(sys.argv[1]) as lease:
+    child = os.fork()
+    if child == 0:
+        repr(lease)
+        sys.exit(7)
+    _, status = os.waitpid(child, 0)
+    lease.check()
+    print(os.WEXITSTATUS(status))
+"""
+        self.assertEqual(ended(python(code, name())), (0, "7\n", ""))
 
     def test_children_that_are_forked_among_threads_do_not_hang(self):
         stop = threading.Event()
