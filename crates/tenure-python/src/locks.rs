@@ -177,7 +177,7 @@ pub(crate) struct Lock {
 
 #[derive(Clone)]
 enum Claim {
-    One(tenure::Lock),
+    One(Box<tenure::Lock>),
     All(AllOf),
     Any(AnyOf),
 }
@@ -188,7 +188,7 @@ impl Lock {
     }
 
     fn one(lock: tenure::Lock, settings: &Settings) -> PyResult<Self> {
-        Ok(Self::new(Claim::One(settings.apply(lock))))
+        Ok(Self::new(Claim::One(Box::new(settings.apply(lock)))))
     }
 }
 
@@ -204,7 +204,7 @@ impl Lock {
         let mut claim = self.claim.get()?.clone();
         if let Some(Seconds(limit)) = wait {
             claim = match claim {
-                Claim::One(lock) => Claim::One(lock.within(limit)),
+                Claim::One(lock) => Claim::One(Box::new(lock.within(limit))),
                 Claim::All(all) => Claim::All(all.within(limit)),
                 Claim::Any(any) => Claim::Any(any.within(limit)),
             };

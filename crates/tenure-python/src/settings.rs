@@ -95,24 +95,25 @@ impl Settings {
 
     /// The lock with these options; its own defaults where none is chosen.
     pub(crate) fn apply(&self, mut lock: Lock) -> Lock {
-        let times: [(Option<Seconds>, fn(Lock, Duration) -> Lock); 7] = [
-            (self.ttl, Lock::ttl),
-            (self.wait, Lock::within),
-            (self.max_hold, Lock::max_hold),
-            (self.min_hold, Lock::min_hold),
-            (self.linger, Lock::linger),
-            (self.patience, Lock::patience),
-            (self.keep_idle, Lock::keep_idle),
-        ];
-        for (time, set) in times {
-            if let Some(Seconds(time)) = time {
-                lock = set(lock, time);
-            }
+        let set = |lock: Lock, time: Option<Seconds>, set: fn(Lock, Duration) -> Lock| match time {
+            Some(Seconds(time)) => set(lock, time),
+            None => lock,
+        };
+        lock = set(lock, self.ttl, Lock::ttl);
+        lock = set(lock, self.wait, Lock::within);
+        lock = set(lock, self.max_hold, Lock::max_hold);
+        lock = set(lock, self.min_hold, Lock::min_hold);
+        lock = set(lock, self.linger, Lock::linger);
+        lock = set(lock, self.patience, Lock::patience);
+        lock = set(lock, self.keep_idle, Lock::keep_idle);
+        if self.fifo {
+            lock = lock.fifo();
         }
-        let switches: [(bool, fn(Lock) -> Lock); 3] =
-            [(self.fifo, Lock::fifo), (self.latest, Lock::latest), (self.replace, Lock::replace)];
-        for (_, set) in switches.into_iter().filter(|(is_on, _)| *is_on) {
-            lock = set(lock);
+        if self.latest {
+            lock = lock.latest();
+        }
+        if self.replace {
+            lock = lock.replace();
         }
         if let Some(free_at_death) = self.free_at_death {
             lock = lock.free_at_death(free_at_death);

@@ -1,5 +1,7 @@
 //! Runs the tests of `tests/python` with the extension that Cargo has built, on real servers.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 mod servers;
 
 use std::{
