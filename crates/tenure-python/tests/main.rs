@@ -42,7 +42,8 @@ fn extension() -> PathBuf {
 
 /// An interpreter that finds the module and the tests, and nothing that it writes beside them.
 fn python(module: &TempDir, url: &str) -> Command {
-    let path = [module.path().to_owned(), home().join("tests/python"), libraries()];
+    let own = [module.path().to_owned(), home().join("tests/python")];
+    let path = own.into_iter().chain(libraries());
     let mut python = Command::new("python3");
     python
         .args(["-X", "faulthandler", "-B"])
@@ -53,8 +54,9 @@ fn python(module: &TempDir, url: &str) -> Command {
 }
 
 /// What the test command has installed for Python.
-fn libraries() -> PathBuf {
-    env::current_exe().unwrap().ancestors().nth(3).unwrap().join("clients/python-sql")
+fn libraries() -> [PathBuf; 2] {
+    let test = env::current_exe().unwrap();
+    ["python-sql", "python"].map(|folder| test.ancestors().nth(3).unwrap().join("clients").join(folder))
 }
 
 #[track_caller]
@@ -114,6 +116,12 @@ mod processes {
     fn on_redis() {
         super::servers::on_redis(|url| super::run("processes.py", url));
     }
+}
+
+/// Beside a library that locks the same key.
+#[test]
+fn redis_py_and_the_module_exclude_each_other() {
+    servers::on_redis(|url| run("migration.py", url));
 }
 
 /// Ownership inside a transaction of the program's own.
