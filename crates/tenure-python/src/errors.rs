@@ -41,6 +41,11 @@ pub(crate) fn forked() -> PyErr {
     Python::attach(|py| plain(py, "Forked", message))
 }
 
+/// A value that is not valid.
+pub(crate) fn config(py: Python<'_>, message: &str) -> PyErr {
+    plain(py, "ConfigError", message)
+}
+
 pub(crate) fn bug(what: &str) -> PyErr {
     PyRuntimeError::new_err(format!("BUG in tenure: {what}"))
 }

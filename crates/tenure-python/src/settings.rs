@@ -3,11 +3,13 @@
 use std::{fmt::Display, time::Duration};
 
 use pyo3::{
-    exceptions::{PyTypeError, PyValueError},
+    exceptions::PyTypeError,
     prelude::*,
     types::{PyBool, PyDict},
 };
 use tenure::{Lock, OwnerId, Priority};
+
+use crate::errors::config;
 
 /// A time as Python has it: a number of seconds, or a `timedelta`.
 #[derive(Clone, Copy)]
@@ -20,14 +22,17 @@ impl<'py> FromPyObject<'_, 'py> for Seconds {
         if value.is_instance_of::<PyBool>() {
             return Err(PyTypeError::new_err("a time is a number of seconds or a timedelta, and no bool"));
         }
-        if let Ok(seconds) = value.extract::<f64>() {
-            let duration = Duration::try_from_secs_f64(seconds);
-            return duration
-                .map(Self)
-                .map_err(|_| PyValueError::new_err(format!("{seconds} is no time in seconds")));
+        if let Ok(seconds) = value.extract::<f64>()
+            && let Ok(duration) = Duration::try_from_secs_f64(seconds)
+        {
+            return Ok(Self(duration));
         }
         value.extract::<Duration>().map(Self).map_err(|_| {
-            PyValueError::new_err("a time is a number of seconds that is not negative, or such a timedelta")
+            let given = value.repr().map_or_else(|_| "this".into(), |text| text.to_string());
+            config(
+                value.py(),
+                &format!("{given} is no time: a number of seconds that is not negative, or such a timedelta"),
+            )
         })
     }
 }
@@ -59,15 +64,22 @@ impl<'py> FromPyObject<'_, 'py> for Settings {
         let mut settings = Self::default();
         for (key, value) in keywords.cast::<PyDict>()?.iter().filter(|(_, value)| !value.is_none()) {
             let key: String = key.extract()?;
-            let invalid = |error: &dyn Display| PyValueError::new_err(format!("{key}: {error}"));
+            let invalid = |error: &dyn Display| config(value.py(), &format!("{key}: {error}"));
+            let time = || {
+                let time = value.extract::<Seconds>();
+                time.map(Some).map_err(|error| match error.is_instance_of::<PyTypeError>(value.py()) {
+                    true => error,
+                    false => invalid(&error.value(value.py())),
+                })
+            };
             match key.as_str() {
-                "ttl" => settings.ttl = Some(value.extract()?),
-                "wait" => settings.wait = Some(value.extract()?),
-                "max_hold" => settings.max_hold = Some(value.extract()?),
-                "min_hold" => settings.min_hold = Some(value.extract()?),
-                "linger" => settings.linger = Some(value.extract()?),
-                "patience" => settings.patience = Some(value.extract()?),
-                "keep_idle" => settings.keep_idle = Some(value.extract()?),
+                "ttl" => settings.ttl = time()?,
+                "wait" => settings.wait = time()?,
+                "max_hold" => settings.max_hold = time()?,
+                "min_hold" => settings.min_hold = time()?,
+                "linger" => settings.linger = time()?,
+                "patience" => settings.patience = time()?,
+                "keep_idle" => settings.keep_idle = time()?,
                 "free_at_death" => settings.free_at_death = Some(value.extract()?),
                 "fifo" => settings.fifo = value.extract()?,
                 "latest" => settings.latest = value.extract()?,
@@ -81,7 +93,17 @@ impl<'py> FromPyObject<'_, 'py> for Settings {
                     let text: String = value.extract()?;
                     settings.owner = Some(text.parse::<OwnerId>().map_err(|error| invalid(&error))?);
                 }
-                _ => return Err(PyTypeError::new_err(format!("a lock has no option {key:?}"))),
+                other => {
+                    let ours = match other {
+                        "timeout" | "expire" | "expiry" => {
+                            ": `ttl` says how long a renewal lasts, and `wait` how long to wait"
+                        }
+                        "blocking_timeout" | "acquire_timeout" => ": `wait` says how long to wait",
+                        "blocking" => ": try_acquire() does not wait",
+                        _ => "",
+                    };
+                    return Err(PyTypeError::new_err(format!("a lock has no option {key:?}{ours}")));
+                }
             }
         }
         Ok(settings)

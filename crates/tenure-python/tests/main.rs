@@ -166,5 +166,5 @@ fn the_examples_of_the_guide_run() {
             assert!(output.status.success() && said.is_empty(), "{code}\n{said}");
         });
     }
-    assert_eq!(examples, 3);
+    assert_eq!(examples, 4);
 }

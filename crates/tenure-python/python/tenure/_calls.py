@@ -24,6 +24,12 @@ def block(call: _native.Call) -> Any:
     return call.block(_is_main())
 
 
+def ask(call: _native.Call, instead: str) -> Any:
+    """As :func:`block`, in a thread without a running event loop."""
+    refuse_in_loop(instead)
+    return block(call)
+
+
 def refuse_in_loop(instead: str) -> None:
     """A wait would stop all tasks of the loop, and so perhaps the one that holds the lock."""
     try:

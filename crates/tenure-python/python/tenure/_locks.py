@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import json
 import os
 import sys
@@ -20,6 +21,7 @@ from typing import (
     Iterable,
     Iterator,
     List,
+    Literal,
     Optional,
     Tuple,
     Type,
@@ -30,7 +32,7 @@ from typing import (
 
 from . import _native
 from ._options import Options
-from ._calls import block, refuse_in_loop
+from ._calls import ask, block, refuse_in_loop
 from ._calls import wait as _wait
 from ._journal import start_journal
 from ._leases import Held, Leadership, Lease, Leases
@@ -78,8 +80,7 @@ class Locks:
     """
 
     def __init__(self, url: str) -> None:
-        command = os.path.basename(sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else sys.executable)
-        self._store = _native.Store(url, command)
+        self._store = _native.Store(url, _command())
         _stores.add(self._store)
         start_journal()
 
@@ -127,7 +128,7 @@ class Locks:
 
     def inspect(self, name: str) -> LockView:
         """Who holds and who waits, when the store answered. Do not decide by it: it may be old by then."""
-        return LockView._of(json.loads(block(self._store.inspect(name))))
+        return LockView._of(json.loads(ask(self._store.inspect(name), "await locks.inspect_async(name)")))
 
     async def inspect_async(self, name: str) -> LockView:
         """As :meth:`inspect`."""
@@ -135,7 +136,7 @@ class Locks:
 
     def list(self, prefix: str = "") -> List[LockView]:
         """The locks that have a holder or a waiter, and whose names begin with ``prefix``."""
-        return [LockView._of(view) for view in json.loads(block(self._store.list(prefix)))]
+        return [LockView._of(view) for view in json.loads(ask(self._store.list(prefix), "await locks.list_async(prefix)"))]
 
     async def list_async(self, prefix: str = "") -> List[LockView]:
         """As :meth:`list`."""
@@ -151,7 +152,8 @@ class Locks:
 
         Returns the holders that it has ended.
         """
-        return [Holder._of(view) for view in json.loads(block(self._store.force_release(name, owner)))]
+        call = self._store.force_release(name, owner)
+        return [Holder._of(view) for view in json.loads(ask(call, "await locks.force_release_async(name)"))]
 
     async def force_release_async(self, name: str, owner: Optional[str] = None) -> List[Holder]:
         """As :meth:`force_release`."""
@@ -159,7 +161,8 @@ class Locks:
 
     def diagnose(self) -> List[Finding]:
         """What weakens the promises of this store, as ``tenure doctor`` says it."""
-        return [Finding(**finding) for finding in json.loads(block(self._store.diagnose()))]
+        findings = json.loads(ask(self._store.diagnose(), "await locks.diagnose_async()"))
+        return [Finding(**finding) for finding in findings]
 
     async def diagnose_async(self) -> List[Finding]:
         """As :meth:`diagnose`."""
@@ -335,6 +338,14 @@ class _Tries:
         return True
 
 
+def _command() -> str:
+    """The name of this program, for those who ask who holds a lock."""
+    path = sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else sys.executable
+    name = os.path.basename(path)
+    # `python -m package`
+    return os.path.basename(os.path.dirname(path)) if name == "__main__.py" else name
+
+
 def _names(names: Iterable[str]) -> List[str]:
     if isinstance(names, str):
         raise TypeError("several names are wanted, as a list: a string would be one name for each letter")
@@ -363,7 +374,7 @@ class Ran(Generic[_T]):
     def __init__(self, value: _T) -> None:
         self.value = value
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> Literal[True]:
         return True
 
     def __repr__(self) -> str:
@@ -376,7 +387,7 @@ class Skipped:
     def __init__(self, last: LastRun) -> None:
         self.last = last
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> Literal[False]:
         return False
 
     def __repr__(self) -> str:
@@ -396,12 +407,17 @@ class Once:
         self._is_counted = is_counted
 
     def run(self, work: Callable[[Lease], _T]) -> Outcome[_T]:
-        """Runs ``work`` with its lease, unless a run that counts began within the interval.
+        """Calls ``work(lease)``, unless a run that counts began within the interval: :class:`Ran` or :class:`Skipped`.
+
+        While another process runs the job it waits, as long as ``wait`` says, and then skips. With ``wait=0`` it raises
+        :class:`Busy`.
 
         A run that raises does not count, and one whose lease was lost before its end raises :class:`Lost`. If the run is done
         and the store does not count it, :class:`NotCounted` has what it returned.
         """
         refuse_in_loop("await job.run_async(work)")
+        if inspect.iscoroutinefunction(work):
+            raise TypeError("a coroutine function is run by `await job.run_async(work)`")
         guard, turn, last = block(self._once.begin())
         if guard is None:
             return Skipped(LastRun(**json.loads(last)))
@@ -424,7 +440,10 @@ class Once:
             return Skipped(LastRun(**json.loads(last)))
         async with Lease(guard) as lease:
             began = _now()
-            value = await work(lease)
+            running = work(lease)
+            if not inspect.isawaitable(running):
+                raise TypeError("a function that is not a coroutine function is run by `job.run(work)`")
+            value = await running
             lease.check()
             if not self._is_counted:
                 try:
@@ -436,7 +455,7 @@ class Once:
 
     def last(self) -> Optional[LastRun]:
         """The last run that counts, or ``None`` if the job is due."""
-        last = block(self._once.last())
+        last = ask(self._once.last(), "await job.last_async()")
         return None if last is None else LastRun(**json.loads(last))
 
     async def last_async(self) -> Optional[LastRun]:
@@ -476,7 +495,7 @@ class Election:
 
     def leader(self) -> Optional[Leader]:
         """The present leader, as the store reports it."""
-        return _leader(block(self._election.leader()))
+        return _leader(ask(self._election.leader(), "await election.leader_async()"))
 
     async def leader_async(self) -> Optional[Leader]:
         """As :meth:`leader`."""
@@ -532,7 +551,9 @@ class Observer:
         return self
 
     def __next__(self) -> Optional[Leader]:
-        return _leader(self._missed.pop(0) if self._missed else block(self._observer.next()))
+        if self._missed:
+            return _leader(self._missed.pop(0))
+        return _leader(ask(self._observer.next(), "async for leader in election.observe():"))
 
     def __aiter__(self) -> AsyncIterator[Optional[Leader]]:
         return self
@@ -555,7 +576,9 @@ class Watch:
         return self
 
     def __next__(self) -> LockView:
-        return LockView._of(json.loads(self._missed.pop(0) if self._missed else block(self._watch.next())))
+        if self._missed:
+            return LockView._of(json.loads(self._missed.pop(0)))
+        return LockView._of(json.loads(ask(self._watch.next(), "async for view in watch:")))
 
     def __aiter__(self) -> AsyncIterator[LockView]:
         return self

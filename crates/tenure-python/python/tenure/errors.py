@@ -39,10 +39,9 @@ class Busy(TenureError):
     #: One of the holders, as last seen; ``None`` if the store named none.
     holder: Optional[Holder] = None
 
-    def __init__(self, message: str = "", *, holder: Optional[str] = None, **fields: Any) -> None:
+    def __init__(self, message: str = "", *, holder: Any = None, **fields: Any) -> None:
         super().__init__(message, **fields)
-        if holder is not None:
-            self.holder = Holder._of(json.loads(holder))
+        self.holder = Holder._of(json.loads(holder)) if isinstance(holder, str) else holder
 
 
 class GaveWay(TenureError):
@@ -51,10 +50,9 @@ class GaveWay(TenureError):
     #: The newer client.
     by: Optional[Waiter] = None
 
-    def __init__(self, message: str = "", *, by: Optional[str] = None) -> None:
+    def __init__(self, message: str = "", *, by: Any = None) -> None:
         super().__init__(message)
-        if by is not None:
-            self.by = Waiter._of(json.loads(by))
+        self.by = Waiter._of(json.loads(by)) if isinstance(by, str) else by
 
 
 class Lost(TenureError):
@@ -92,7 +90,7 @@ class NotCounted(StoreError):
 
 
 class ConfigError(TenureError, ValueError):
-    """A URL, a name or an option that is not valid; nothing was sent."""
+    """A URL, a name or the value of an option that is not valid; nothing was sent. Also a :class:`ValueError`."""
 
 
 class Forked(TenureError, RuntimeError):

@@ -29,7 +29,7 @@ class Label:
         return cls(host=view["host"], pid=view["pid"], user=view["user"], command=view["command"])
 
     def __str__(self) -> str:
-        return f"{self.user}@{self.host} pid {self.pid} {self.command}"
+        return f"{self.host} pid {self.pid} {self.user} {self.command}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +59,9 @@ class Holder:
             expires_in=_seconds(view["expires_in_ms"]),
         )
 
+    def __str__(self) -> str:
+        return str(self.label) if self.label else self.owner
+
 
 @dataclasses.dataclass(frozen=True)
 class Waiter:
@@ -80,6 +83,9 @@ class Waiter:
             label=Label._of(view["label"]),
             waiting=view["waiting_ms"] / 1000,
         )
+
+    def __str__(self) -> str:
+        return str(self.label) if self.label else self.owner
 
 
 @dataclasses.dataclass(frozen=True)

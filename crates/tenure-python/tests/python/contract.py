@@ -177,9 +177,9 @@ class Contract(Case):
         refused = [
             (tenure.ConfigError, lambda: self.locks.mutex("").acquire()),
             (tenure.ConfigError, lambda: self.locks.mutex(name(), ttl=0.001).acquire()),
-            (ValueError, lambda: self.locks.mutex(name(), ttl=-1)),
-            (ValueError, lambda: self.locks.mutex(name(), ttl="30s")),
-            (ValueError, lambda: self.locks.mutex(name(), wait=float("nan"))),
+            (tenure.ConfigError, lambda: self.locks.mutex(name(), ttl=-1)),
+            (tenure.ConfigError, lambda: self.locks.mutex(name(), ttl="30s")),
+            (tenure.ConfigError, lambda: self.locks.mutex(name(), wait=float("nan"))),
             (ValueError, lambda: self.locks.mutex(name(), priority="first")),
             (TypeError, lambda: self.locks.mutex(name(), timeout=3)),
             (tenure.ConfigError, lambda: tenure.connect("nosuch://host")),
@@ -191,6 +191,10 @@ class Contract(Case):
         for number, (error, call) in enumerate(refused):
             with self.subTest(number), self.assertRaises(error):
                 call()
+        with self.assertRaisesRegex(ValueError, "^ttl: -1 is no time"):
+            self.locks.mutex(name(), ttl=-1)
+        with self.assertRaisesRegex(TypeError, "try_acquire"):
+            self.locks.mutex(name(), blocking=False)
         with self.assertRaises(TypeError):
             pickle.dumps(self.locks)
 
@@ -250,6 +254,12 @@ class Contract(Case):
         outcome = once.run(lambda lease: ran.append(lease.token) or "done")
         self.assertTrue(outcome)
         self.assertEqual(outcome.value, "done")
+
+        async def never(lease):
+            ran.append(lease)
+
+        with self.assertRaisesRegex(TypeError, "run_async"):
+            self.locks.once(name("job"), interval=60).run(never)
         skipped = self.other.once(job, interval=3600).run(lambda lease: ran.append("again"))
         self.assertFalse(skipped)
         self.assertEqual(len(ran), 1)

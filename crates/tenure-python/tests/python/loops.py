@@ -63,6 +63,15 @@ class Loops(unittest.IsolatedAsyncioTestCase):
         with self.assertRaisesRegex(RuntimeError, "async with"):
             with lock:
                 pass
+        for look in [
+            lambda: self.locks.inspect(name()),
+            lambda: self.locks.list("none"),
+            lambda: self.locks.force_release(name()),
+            lambda: next(self.locks.watch(name())),
+            lambda: self.locks.election(name()).leader(),
+        ]:
+            with self.assertRaisesRegex(RuntimeError, "async"):
+                look()
         await asyncio.get_running_loop().run_in_executor(None, lambda: lock.acquire().release())
 
     async def test_a_loss_cancels_the_block_and_is_raised(self):

@@ -227,8 +227,10 @@ class Forks(Case):
             self.assertEqual([h.owner for h in self.locks.inspect(lock).holders], [lease.owner])
 
     def test_an_exception_of_a_child_passes_on(self):
+        # Python warns of each fork of a process with threads, from 3.12 on.
         code = """
-import os, sys, tenure
+import os, sys, warnings, tenure
+warnings.simplefilter("ignore", DeprecationWarning)
 with tenure.connect().mutex(sys.argv[1]) as lease:
     child = os.fork()
     if child == 0:
