@@ -21,8 +21,9 @@ use crate::{
 /// The oldest glibc that it runs on, which is of 2012: RHEL 7, Debian 8, Ubuntu 14.04 and later.
 const GLIBC: &str = "2.17";
 
-/// A wheel that is larger than this says that something is in it twice.
-const MOST_BYTES: u64 = 15_000_000;
+/// A wheel that is larger than this says that something is in it twice. The aim was 15 MB; two programs that each have the clients of
+/// all stores, optimised as a whole, are 16.
+const MOST_BYTES: u64 = 16_500_000;
 
 /// Where the module is.
 const HOME: &str = "crates/tenure-python";
@@ -70,7 +71,7 @@ fn make(workspace: &Workspace, steps: &mut Steps) -> Result<PathBuf, Failure> {
     let mut maturin = with_tools(Command::new(tools.join("bin/maturin")), &tools);
     maturin.args(["build", "--release", "--locked", "--zig", "--target", &target]);
     maturin.args(["--compatibility", &format!("manylinux_{}", GLIBC.replace('.', "_"))]);
-    maturin.args(ALL_STORES).arg("--out").arg(&out);
+    maturin.args(["--compression-level", "9"]).args(ALL_STORES).arg("--out").arg(&out);
     let built = steps.command("the module", maturin.current_dir(workspace.root.join(HOME)));
     clear(&data)?;
     fs::remove_dir(&data).map_err(|e| io(&data, &e))?;
