@@ -11,6 +11,13 @@ expect() {
     printf 'ok: %s: %s\n' "$1" "$2"
 }
 
+# code COMMAND: its exit code
+code() {
+    status=0
+    "$@" >/dev/null 2>&1 || status=$?
+    echo "$status"
+}
+
 expect 'before' 'no command' "$(command -v tenure || echo 'no command')"
 began=$(date +%s%N)
 python3 -m venv /env
@@ -41,6 +48,14 @@ async def main():
         lease.check()
     print("held")
 asyncio.run(main())')"
+
+# It ends without a crash, whatever it has: `expect` does not see the exit code of what prints.
+for code in 'tenure.connect()' \
+    'lease = tenure.connect().mutex("hello").acquire(); lease.on_lost(print)' \
+    'import threading; lock = tenure.connect().mutex("a"); lease = lock.acquire()
+threading.Thread(target=lock.acquire, daemon=True).start()'; do
+    expect "$code ends" 0 "$(code python3 -c "import tenure; $code")"
+done
 
 # What it needs of the system: glibc, and nothing else.
 for file in /env/bin/tenure /env/lib/python3.*/site-packages/tenure/_native.abi3.so; do

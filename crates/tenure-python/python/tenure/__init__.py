@@ -112,6 +112,9 @@ def _at_exit() -> None:
         _native.wait_for_leavers()
     finally:
         _native.stop_journal()
+        # A thread that came back to an interpreter that has ended would be ended in the middle of a call.
+        for own in list(own_threads):
+            own.join(0.5)
 
 
 atexit.register(_at_exit)

@@ -63,10 +63,8 @@ def python(code, *arguments, **options):
     """Starts another interpreter."""
     return subprocess.Popen(
         [sys.executable, "-X", "faulthandler", "-c", code, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
         text=True,
-        **options,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
     )
 
 
