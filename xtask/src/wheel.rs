@@ -72,11 +72,18 @@ fn make(workspace: &Workspace, steps: &mut Steps) -> Result<PathBuf, Failure> {
     maturin.args(["build", "--release", "--locked", "--zig", "--target", &target]);
     maturin.args(["--compatibility", &format!("manylinux_{}", GLIBC.replace('.', "_"))]);
     maturin.args(["--compression-level", "9"]).args(ALL_STORES).arg("--out").arg(&out);
+    maturin.args(["--", "-C"]).arg(format!("link-arg={}", unwinder()?));
     let built = steps.command("the module", maturin.current_dir(workspace.root.join(HOME)));
     clear(&data)?;
     fs::remove_dir(&data).map_err(|e| io(&data, &e))?;
     built?;
     steps.work("look", || look_at(&out))
+}
+
+/// The library that unwinds a thread of Python which comes back to an interpreter that has ended. The one of zig is another than the
+/// one of glibc, and crashes on that.
+fn unwinder() -> Result<String, Failure> {
+    Ok(output_of(Command::new("cc").arg("-print-file-name=libgcc_s.so.1"))?.trim().to_owned())
 }
 
 /// The builders, in the versions that are pinned.
