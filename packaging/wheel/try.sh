@@ -2,21 +2,7 @@
 # Installs the wheel and uses it as a newcomer would. For a clean root, as root; `cargo xtask wheel try` makes one.
 set -eu
 
-# expect WHAT WANTED FOUND
-expect() {
-    if [ "$2" != "$3" ]; then
-        printf 'not ok: %s: expected "%s", found "%s"\n' "$1" "$2" "$3"
-        exit 1
-    fi
-    printf 'ok: %s: %s\n' "$1" "$2"
-}
-
-# code COMMAND: its exit code
-code() {
-    status=0
-    "$@" >/dev/null 2>&1 || status=$?
-    echo "$status"
-}
+. /expect.sh
 
 expect 'before' 'no command' "$(command -v tenure || echo 'no command')"
 began=$(date +%s%N)

@@ -121,8 +121,8 @@ fn with_tools(mut command: Command, tools: &Path) -> Command {
 /// The command, its manual and the licences, as they lie below the environment that the wheel is installed into.
 fn lay_out(workspace: &Workspace, data: &Path, program: &Path) -> Result<(), Failure> {
     let (scripts, pages) = (data.join("scripts"), data.join("data/share/man/man1"));
-    let papers = data.join("data/share/doc/tenure");
-    for folder in [data, &scripts, &pages, &papers] {
+    let documents = data.join("data/share/doc/tenure");
+    for folder in [data, &scripts, &pages, &documents] {
         fs::create_dir_all(folder).map_err(|e| io(folder, &e))?;
     }
     let to = scripts.join("tenure");
@@ -133,7 +133,7 @@ fn lay_out(workspace: &Workspace, data: &Path, program: &Path) -> Result<(), Fai
         fs::copy(page.path(), pages.join(page.file_name())).map_err(|e| io(&page.path(), &e))?;
     }
     for package in ["tenure-cli", "tenure-python"] {
-        let file = papers.join(format!("third-party-licenses-of-{package}"));
+        let file = documents.join(format!("third-party-licenses-of-{package}"));
         fs::write(&file, notices::of_linked(workspace, package)?).map_err(|e| io(&file, &e))?;
     }
     Ok(())

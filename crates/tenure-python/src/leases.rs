@@ -1,9 +1,9 @@
 //! What is held: a guard, which releases, and its leases, which prove.
 
-use std::{sync::Mutex, time::Duration};
+use std::sync::Mutex;
 
 use pyo3::prelude::*;
-use tenure::{election::Leadership, ownership::Ownership};
+use tenure::{Lost, backend::BoxFuture, election::Leadership, ownership::Ownership};
 
 use crate::{
     call::Call,
@@ -27,6 +27,7 @@ pub(crate) enum Held {
 }
 
 /// What proves it, all or one.
+#[derive(Clone)]
 enum Proof {
     One(tenure::Lease),
     Several(tenure::Leases),
@@ -102,21 +103,13 @@ impl Guard {
 
     /// The answer is the loss, as a value.
     fn lost(&self) -> PyResult<Call> {
-        let make = |py: Python<'_>, lost: tenure::Lost| Ok(lost.raise(py).into_value(py));
-        Ok(match self.proof.get()? {
-            Proof::One(lease) => {
-                let lease = lease.clone();
-                Call::new(async move { Ok::<_, tenure::Lost>(lease.lost().await) }, make)
-            }
-            Proof::Several(leases) => {
-                let leases = leases.clone();
-                Call::new(async move { Ok::<_, tenure::Lost>(leases.lost().await) }, make)
-            }
-            Proof::Lead(term) => {
-                let term = term.clone();
-                Call::new(async move { Ok::<_, tenure::Lost>(term.lost().await) }, make)
-            }
-        })
+        let lost: BoxFuture<'static, Lost> = match self.proof.get()?.clone() {
+            Proof::One(lease) => Box::pin(async move { lease.lost().await }),
+            Proof::Several(leases) => Box::pin(async move { leases.lost().await }),
+            Proof::Lead(term) => Box::pin(async move { term.lost().await }),
+        };
+        let make = |py: Python<'_>, lost: Lost| Ok(lost.raise(py).into_value(py));
+        Ok(Call::new(async { Ok::<_, Lost>(lost.await) }, make))
     }
 
     /// `None` if it was released before.
@@ -148,33 +141,17 @@ impl Guard {
         self.held.is_ours()
     }
 
-    /// Leaves it to its ttl, for another process. The answer is the owner of each.
+    /// Leaves it to its ttl, for another process. The answer is its owner.
     fn detach(&self) -> PyResult<Option<Call>> {
-        let owners = |_: Python<'_>, owners: Vec<String>| Ok(owners);
-        let failed = |error: &tenure::BackendError| error.clone();
-        Ok(self.take()?.map(|held| match held {
-            Held::One(guard) => Call::new(
-                async move {
-                    let left = guard.detach().await.map_err(|error| failed(error.store_error()))?;
-                    Ok::<_, tenure::BackendError>(vec![left.owner().to_string()])
-                },
-                owners,
-            ),
-            Held::Several(guards) => Call::new(
-                async move {
-                    let left = guards.detach().await.map_err(|error| failed(error.store_error()))?;
-                    Ok::<_, tenure::BackendError>(left.iter().map(|left| left.owner().to_string()).collect())
-                },
-                owners,
-            ),
-            Held::Lead(leadership) => Call::new(
-                async move {
-                    let left = leadership.detach().await.map_err(|error| failed(error.store_error()))?;
-                    Ok::<_, tenure::BackendError>(vec![left.owner().to_string()])
-                },
-                owners,
-            ),
-        }))
+        let Some(held) = self.take()? else { return Ok(None) };
+        let detach = async move {
+            match held {
+                Held::One(guard) => guard.detach().await.map_err(|error| error.store_error().clone()),
+                Held::Lead(lead) => lead.detach().await.map_err(|error| error.store_error().clone()),
+                Held::Several(_) => unreachable!("BUG: the module detaches one lock at a time"),
+            }
+        };
+        Ok(Some(Call::new(detach, |_, left| Ok(left.owner().to_string()))))
     }
 
     /// Of a lead: stores a text that the others see.
@@ -281,6 +258,3 @@ impl Lease {
         Ok(Call::new(ask, make))
     }
 }
-
-/// The longest that a release of dropped guards is waited for.
-pub(crate) const FLUSH: Duration = Duration::from_secs(1);

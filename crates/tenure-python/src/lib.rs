@@ -22,7 +22,6 @@ mod _native {
     use pyo3::prelude::*;
     use tenure::command::{HeldBack, this_process};
 
-    use crate::leases::FLUSH;
     #[pymodule_export]
     use crate::{
         call::{Call, Started},
@@ -35,7 +34,7 @@ mod _native {
     /// Waits until what has gone out of scope is released, for at most a second.
     #[pyfunction]
     fn wait_for_leavers(py: Python<'_>) {
-        py.detach(|| super::runtime::wait_for_leavers(FLUSH));
+        py.detach(super::runtime::wait_for_leavers);
     }
 
     thread_local! {

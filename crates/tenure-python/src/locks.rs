@@ -14,9 +14,9 @@ use tenure::{
 use crate::{
     call::Call,
     errors::Raise,
-    leases::{FLUSH, Granted, Guard, Held},
+    leases::{Granted, Guard, Held},
     own::Own,
-    runtime::{leave, runtime},
+    runtime::{FLUSH, leave, runtime},
     settings::{Seconds, Settings},
     views::json,
 };
@@ -279,10 +279,18 @@ pub(crate) struct Election {
 
 #[pymethods]
 impl Election {
-    /// Waits until this process leads.
-    fn campaign(&self) -> PyResult<Call> {
-        let election = self.election.get()?.clone();
+    /// Waits until this process leads, for at most this long; without it, as long as the election's own limit says.
+    fn acquire(&self, wait: Option<Seconds>) -> PyResult<Call> {
+        let mut election = self.election.get()?.clone();
+        if let Some(Seconds(limit)) = wait {
+            election = election.with(|lock| lock.within(limit));
+        }
         Ok(grant(async move { election.campaign().await.map(Held::Lead) }))
+    }
+
+    #[expect(clippy::unused_self, reason = "what a lock has")]
+    fn attach(&self, _owner: &str) -> PyResult<Call> {
+        Err(PyValueError::new_err("a lease of one lock is attached to, not a lead"))
     }
 
     /// The leader as JSON, or `None`.

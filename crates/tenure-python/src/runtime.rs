@@ -2,9 +2,10 @@
 //! program that keeps it for long delays no request, and no renewal.
 
 use std::{
-    io, process,
+    future::pending,
+    io, mem, process,
     sync::{
-        Mutex, OnceLock,
+        Mutex, OnceLock, PoisonError,
         atomic::{AtomicU32, AtomicUsize, Ordering},
         mpsc,
     },
@@ -12,8 +13,11 @@ use std::{
     time::Duration,
 };
 
-use tenure::backend::{Host as _, TokioHost};
-use tokio::runtime::{Builder, Handle};
+use tenure::backend::{BoxFuture, Host as _, TokioHost};
+use tokio::runtime::Handle;
+
+/// The longest that a release of what was dropped is waited for.
+pub(crate) const FLUSH: Duration = Duration::from_secs(1);
 
 /// How many values are on their way out.
 static LEAVING: AtomicUsize = AtomicUsize::new(0);
@@ -33,11 +37,11 @@ pub(crate) fn leave<F: Future<Output = ()> + Send + 'static>(last: F) {
     });
 }
 
-/// Waits until all of them have left, for at most this long.
-pub(crate) fn wait_for_leavers(limit: Duration) {
+/// Waits until all of them have left, for at most [`FLUSH`].
+pub(crate) fn wait_for_leavers() {
     let began = TokioHost.now();
     let is_ours = || LEAVER.load(Ordering::SeqCst) == process::id();
-    while is_ours() && LEAVING.load(Ordering::SeqCst) > 0 && began.elapsed(TokioHost.now()) < limit {
+    while is_ours() && LEAVING.load(Ordering::SeqCst) > 0 && began.elapsed(TokioHost.now()) < FLUSH {
         thread::park_timeout(Duration::from_millis(1));
     }
 }
@@ -48,15 +52,14 @@ pub(crate) fn wait_for_leavers(limit: Duration) {
 /// If no thread can be started.
 pub(crate) fn runtime() -> io::Result<Handle> {
     static RUNTIME: OnceLock<Mutex<Option<(u32, Handle)>>> = OnceLock::new();
-    // Nobody forks while it is locked: whoever comes here has the interpreter's lock, and so does a fork.
-    let mut runtime =
-        RUNTIME.get_or_init(Mutex::default).lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // No thread forks while it is locked: the caller has the interpreter's lock, which a fork needs too.
+    let mut runtime = RUNTIME.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     match &*runtime {
         Some((pid, handle)) if *pid == process::id() => Ok(handle.clone()),
         _ => {
             let handle = start()?;
             // The parent's is not dropped here: it has threads that this process does not have.
-            std::mem::forget(runtime.replace((process::id(), handle.clone())));
+            mem::forget(runtime.replace((process::id(), handle.clone())));
             Ok(handle)
         }
     }
@@ -64,13 +67,10 @@ pub(crate) fn runtime() -> io::Result<Handle> {
 
 fn start() -> io::Result<Handle> {
     let (tell, told) = mpsc::channel();
-    let run = move || match Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => {
-            let _ = tell.send(Ok(runtime.handle().clone()));
-            runtime.block_on(std::future::pending::<()>());
-        }
-        Err(error) => drop(tell.send(Err(error))),
+    let start = move || -> BoxFuture<'static, ()> {
+        let _ = tell.send(Handle::current());
+        Box::pin(pending())
     };
-    thread::Builder::new().name("tenure".into()).spawn(run)?;
-    told.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended")))
+    TokioHost.spawn_apart("tenure", Box::new(start))?;
+    told.recv().map_err(io::Error::other)
 }

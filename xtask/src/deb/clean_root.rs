@@ -7,6 +7,9 @@ use crate::{
     workspace::Workspace,
 };
 
+/// What the scripts say with.
+const EXPECT: &str = "packaging/expect.sh";
+
 /// Enters a root with namespaces of its own: whatever is mounted or started there ends with the script.
 const ENTER: &str =
     r#"mount -t proc proc "$1/proc" && exec chroot "$1" /usr/bin/env -i HOME=/root PATH="$PATH" sh /try.sh"#;
@@ -40,7 +43,8 @@ impl CleanRoot {
         }
         let root = folder.join("root");
         steps.work("clean root", || unpack(&archive, &root))?;
-        for (from, to) in [(package, name), (&*workspace.root.join(self.script), "try.sh")] {
+        let [script, words] = [self.script, EXPECT].map(|file| workspace.root.join(file));
+        for (from, to) in [(package, name), (&*script, "try.sh"), (&*words, "expect.sh")] {
             fs::copy(from, root.join(to)).map_err(|e| io(from, &e))?;
         }
         let mut enter = Command::new("unshare");

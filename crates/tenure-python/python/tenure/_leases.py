@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Type, TypeVar
 
 from . import _native
 from ._calls import block, start, wait
-from ._times import Time
+from ._options import Time
 from .errors import Lost, TenureError
 from .ownership import Ownership
 from .views import Waiter
@@ -307,12 +307,12 @@ class Lease(Held):
         Raises :class:`StoreError` if the store did not answer where it is asked: then the lock is released.
         """
         call = self._detaching()
-        return block(call)[0] if call is not None else self.owner
+        return str(block(call)) if call is not None else self.owner
 
     async def detach_async(self) -> str:
         """As :meth:`detach`."""
         call = self._detaching()
-        return (await wait(call))[0] if call is not None else self.owner
+        return str(await wait(call)) if call is not None else self.owner
 
     def _detaching(self) -> Optional[_native.Call]:
         self.check()

@@ -31,12 +31,11 @@ from typing import (
 )
 
 from . import _native
-from ._options import Options
+from ._options import Options, Time
 from ._calls import ask, block, refuse_in_loop
 from ._calls import wait as _wait
 from ._journal import start_journal
 from ._leases import Held, Leadership, Lease, Leases
-from ._times import Time
 from .errors import Busy, Forked, Lost, NotCounted
 from .views import Finding, Holder, LastRun, Leader, LockView
 
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
 
 _H = TypeVar("_H", bound=Held)
 _T = TypeVar("_T")
+_V = TypeVar("_V")
 
 #: For the end of the interpreter.
 _stores: "weakref.WeakSet[_native.Store]" = weakref.WeakSet()
@@ -128,11 +128,11 @@ class Locks:
 
     def inspect(self, name: str) -> LockView:
         """Who holds and who waits, when the store answered. Do not decide by it: it may be old by then."""
-        return LockView._of(json.loads(ask(self._store.inspect(name), "await locks.inspect_async(name)")))
+        return _lock_view(ask(self._store.inspect(name), "await locks.inspect_async(name)"))
 
     async def inspect_async(self, name: str) -> LockView:
         """As :meth:`inspect`."""
-        return LockView._of(json.loads(await _wait(self._store.inspect(name))))
+        return _lock_view(await _wait(self._store.inspect(name)))
 
     def list(self, prefix: str = "") -> List[LockView]:
         """The locks that have a holder or a waiter, and whose names begin with ``prefix``."""
@@ -145,7 +145,8 @@ class Locks:
     def watch(self, name: Optional[str] = None, *, prefix: str = "") -> Watch:
         """The lock of this name as it changes, or all whose names begin with ``prefix``: an iterator without an end, for ``for``
         and ``async for``."""
-        return Watch(self._store.watch(name) if name is not None else self._store.watch_all(prefix))
+        watch = self._store.watch(name) if name is not None else self._store.watch_all(prefix)
+        return Watch(watch, _lock_view, "async for view in watch:")
 
     def force_release(self, name: str, owner: Optional[str] = None) -> List[Holder]:
         """Ends the leases of a lock, or the one of ``owner``. **This overrides exclusion**: the holder may still work.
@@ -197,7 +198,7 @@ class Lock(Generic[_H]):
     """
 
     def __init__(
-        self, lock: Union[_native.Lock, _Campaign], held: Type[_H], store: _native.Store, options: Options
+        self, lock: Union[_native.Lock, _native.Election], held: Type[_H], store: _native.Store, options: Options
     ) -> None:
         self._lock = lock
         self._held = held
@@ -265,9 +266,7 @@ class Lock(Generic[_H]):
         return held
 
     def __enter__(self) -> _H:
-        return self._enter(sys._getframe(1))
-
-    def _enter(self, frame: FrameType) -> _H:
+        frame = sys._getframe(1)
         held = self.acquire()
         self._entered.setdefault(frame, []).append(held)
         return held
@@ -478,20 +477,17 @@ def _now() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-class Election:
+class Election(Lock[Leadership]):
     """An election: ``with election as leadership:`` waits until this process leads."""
 
     def __init__(self, election: _native.Election, store: _native.Store, options: Options) -> None:
+        super().__init__(election, Leadership, store, options)
         self._election = election
-        self._lock: Lock[Leadership] = Lock(_Campaign(election), Leadership, store, options)
 
-    def campaign(self) -> Leadership:
-        """Waits until this process leads."""
-        return self._lock.acquire()
-
-    async def campaign_async(self) -> Leadership:
-        """As :meth:`campaign`, in a task."""
-        return await self._lock.acquire_async()
+    #: Waits until this process leads.
+    campaign = Lock.acquire
+    #: As :meth:`campaign`, in a task.
+    campaign_async = Lock.acquire_async
 
     def leader(self) -> Optional[Leader]:
         """The present leader, as the store reports it."""
@@ -503,87 +499,47 @@ class Election:
 
     def observe(self) -> Observer:
         """The leaders as they change; ``None`` stands for a vacancy. An iterator without an end, for ``for`` and ``async for``."""
-        return Observer(self._election.observe())
-
-    def __enter__(self) -> Leadership:
-        return self._lock._enter(sys._getframe(1))
-
-    def __exit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
-        self._lock._leave(sys._getframe(1)).__exit__(kind, error, trace)
-
-    def __aenter__(self) -> Awaitable[Leadership]:
-        return self._lock._enter_async(sys._getframe(1))
-
-    def __aexit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> Awaitable[None]:
-        return self._lock._leave(sys._getframe(1)).__aexit__(kind, error, trace)
+        return Observer(self._election.observe(), _leader, "async for leader in election.observe():")
 
 
-class _Campaign:
-    """An election as what can be acquired. Its wait is an option of the election."""
-
-    def __init__(self, election: _native.Election) -> None:
-        self._election = election
-
-    def acquire(self, _: Optional[Time]) -> _native.Call:
-        return self._election.campaign()
-
-    def attach(self, owner: str) -> _native.Call:
-        raise TypeError("a lead is not continued")
+def _lock_view(view: str) -> LockView:
+    return LockView._of(json.loads(view))
 
 
 def _leader(view: Optional[str]) -> Optional[Leader]:
     return None if view is None else Leader._of(json.loads(view))
 
 
-class Observer:
+class _Changes(Generic[_V]):
+    """Changes as they come, without an end."""
+
+    def __init__(
+        self, source: Union[_native.Observer, _native.Watch], read: Callable[[Any], _V], instead: str
+    ) -> None:
+        self._source = source
+        self._read = read
+        self._instead = instead
+        # What had come to a task that was cancelled.
+        self._missed: List[Any] = []
+
+    def __iter__(self) -> Iterator[_V]:
+        return self
+
+    def __next__(self) -> _V:
+        return self._read(self._missed.pop(0) if self._missed else ask(self._source.next(), self._instead))
+
+    def __aiter__(self) -> AsyncIterator[_V]:
+        return self
+
+    async def __anext__(self) -> _V:
+        if self._missed:
+            return self._read(self._missed.pop(0))
+        return self._read(await _wait(self._source.next(), self._missed.append))
+
+
+class Observer(_Changes[Optional[Leader]]):
     """The leaders of an election as they change."""
 
-    def __init__(self, observer: _native.Observer) -> None:
-        self._observer = observer
-        # What had come to a task that was cancelled.
-        self._missed: List[Optional[str]] = []
 
-    def __iter__(self) -> Iterator[Optional[Leader]]:
-        return self
-
-    def __next__(self) -> Optional[Leader]:
-        if self._missed:
-            return _leader(self._missed.pop(0))
-        return _leader(ask(self._observer.next(), "async for leader in election.observe():"))
-
-    def __aiter__(self) -> AsyncIterator[Optional[Leader]]:
-        return self
-
-    async def __anext__(self) -> Optional[Leader]:
-        if self._missed:
-            return _leader(self._missed.pop(0))
-        return _leader(await _wait(self._observer.next(), self._missed.append))
-
-
-class Watch:
+class Watch(_Changes[LockView]):
     """Locks as they change."""
-
-    def __init__(self, watch: _native.Watch) -> None:
-        self._watch = watch
-        # What had come to a task that was cancelled.
-        self._missed: List[str] = []
-
-    def __iter__(self) -> Iterator[LockView]:
-        return self
-
-    def __next__(self) -> LockView:
-        if self._missed:
-            return LockView._of(json.loads(self._missed.pop(0)))
-        return LockView._of(json.loads(ask(self._watch.next(), "async for view in watch:")))
-
-    def __aiter__(self) -> AsyncIterator[LockView]:
-        return self
-
-    async def __anext__(self) -> LockView:
-        if self._missed:
-            return LockView._of(json.loads(self._missed.pop(0)))
-        return LockView._of(json.loads(await _wait(self._watch.next(), self._missed.append)))

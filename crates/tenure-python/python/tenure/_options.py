@@ -1,12 +1,14 @@
-"""The options of a lock, for type checkers."""
+"""The options of a lock, and times, for type checkers."""
 
 from __future__ import annotations
 
-from typing import Literal, Optional, TypedDict
+import datetime
+from typing import Literal, Optional, TypedDict, Union
 
-from ._times import Time
+__all__ = ["Options", "Time"]
 
-__all__ = ["Options"]
+#: Seconds, or a ``timedelta``.
+Time = Union[float, int, datetime.timedelta]
 
 
 class Options(TypedDict, total=False):
